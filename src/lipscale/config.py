@@ -1,0 +1,118 @@
+"""Typed, validated settings: defaults, then a YAML file, then flags; a wrong key or value is named with its place."""
+
+import difflib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from lipscale.errors import UserError
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Settings(BaseModel):
+    """Everything that decides a run. Change one with `replace(settings, offset=3.0)`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    data: str = Field("digits", description="A data set's name (see `lipscale data list`) or an .npz file.")
+    data_dir: Path | None = Field(None, description="Where data sets lie; else $LIPSCALE_DATA and the system's folders.")
+    limit: int | None = Field(None, ge=2, description="Train on a stratified subset of this many samples.")
+    augmentation: Literal["auto", "none", "crop", "flip", "crop+flip"] = Field(
+        "auto", description="Random crops and mirror images; auto takes what suits the data set."
+    )
+    calibration_fraction: float = Field(
+        0.1, gt=0, lt=1, description="Share of the training data that steers L in Phase I."
+    )
+
+    model: Literal["auto", "mlp", "convnet", "resnet18"] = Field(
+        "auto", description="The network; auto takes an MLP for tables and tiny images, else the convnet."
+    )
+    width: int | None = Field(None, ge=2, description="Channels or units; default 64 (resnet18), 32 (convnet), 256 (mlp).")
+    depth: int = Field(3, ge=1, description="Hidden layers of the MLP.")
+
+    method: Literal["list", "fixed"] = Field(
+        "list", description="list finds L by calibration feedback; fixed keeps --lipschitz and trains on all data."
+    )
+    lipschitz: Positive = Field(1.0, description="The initial constant L0, or the constant of method fixed.")
+    offset: float = Field(0.0, ge=0, allow_inf_nan=False, description="Margin offset xi of the loss; larger is more robust.")
+    epochs: int = Field(120, ge=1, description="Most epochs of Phase I (it stops before, once L has settled).")
+    phase2_epochs: int = Field(20, ge=0, description="Epochs of Phase II, on all training data with L frozen.")
+    phase2_start: Literal["continue", "restart"] = Field(
+        "continue", description="Phase II keeps the optimizer's state, or restarts it from the averaged weights."
+    )
+    window: int = Field(30, ge=2, description="Phase I stops once L's relative range over this many epochs ...")
+    tolerance: Positive = Field(0.001, description="... is below this tolerance.")
+
+    batch_size: int = Field(128, ge=1, description="Samples a step.")
+    learning_rate: Positive = Field(1e-3, description="Learning rate of AdamW-ScheduleFree.")
+    weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False, description="Weight decay of AdamW-ScheduleFree.")
+    warmup_steps: int = Field(0, ge=0, description="Steps over which the learning rate rises from zero.")
+    centering_batches: int = Field(50, ge=1, description="Training batches that re-estimate the centering means.")
+
+    epsilons: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] = Field(
+        (36 / 255, 0.25, 0.5), min_length=1, description="Radii at which certified accuracy is reported."
+    )
+    seed: int = Field(0, ge=0, description="Fixes everything that is random.")
+    device: str = Field("auto", description="cpu, cuda, mps; auto takes a GPU where there is one.")
+    out: Path | None = Field(None, description="The run folder; default runs/DATA-MODEL-METHOD-N.")
+
+    @field_validator("epsilons", mode="before")
+    @classmethod
+    def _one_epsilon_is_a_list_too(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, int | float) else value
+
+
+def replace(settings: Settings, **changes: Any) -> Settings:
+    """The settings with some values changed and checked."""
+    return make_settings({**settings.model_dump(), **changes})
+
+
+def make_settings(values: dict[str, Any], *, place: dict[str, str] | None = None) -> Settings:
+    """Checked settings; an error names the key, its place and the nearest valid one."""
+    try:
+        return Settings(**values)
+    except ValidationError as error:
+        raise UserError(_explain(error, values, place or {})) from None
+    except TypeError:
+        wrong = next(key for key in values if not isinstance(key, str))
+        raise UserError(f"expected settings by name, got the key {wrong!r}") from None
+
+
+def read_settings(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """The values in a YAML file, and for each key the place where it stands."""
+    try:
+        text = path.read_text()
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        values = yaml.safe_load(text) or {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the settings {path}: {error}") from error
+    except yaml.YAMLError as error:
+        raise UserError(f"{path} is no valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: expected lines like 'epochs: 100', got {type(values).__name__}")
+    pairs = node.value if node is not None else []
+    return values, {str(key.value): f"{path}, line {key.start_mark.line + 1}" for key, _ in pairs}
+
+
+def write_settings(settings: Settings, path: Path) -> None:
+    """The settings as YAML that `read_settings` takes back."""
+    path.write_text(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False))
+
+
+def _explain(error: ValidationError, values: dict[str, Any], place: dict[str, str]) -> str:
+    first = error.errors()[0]
+    key = str(first["loc"][0])
+    where = f"{place[key]}: " if key in place else ""
+    if first["type"] == "extra_forbidden":
+        nearest = difflib.get_close_matches(key, Settings.model_fields, n=1)
+        hint = f"did you mean {nearest[0]!r}?" if nearest else f"known: {', '.join(Settings.model_fields)}"
+        return f"{where}unknown setting {key!r}; {hint}"
+    message = first["msg"].removeprefix("Input ").removeprefix("Value error, ")
+    if first["type"] == "literal_error":
+        choices = first["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
+        nearest = difflib.get_close_matches(str(values[key]), choices, n=1)
+        message += f"; did you mean {nearest[0]!r}?" if nearest else ""
+    return f"{where}{key}: {message}, got {values.get(key)!r}"

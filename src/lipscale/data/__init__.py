@@ -1,0 +1,157 @@
+"""Real data sets by name, and users' own arrays by path.
+
+A new set is one small file with a function from a folder to a Dataset, and one line in READERS.
+"""
+
+import difflib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from lipscale.data import arrays, cifar, digits, idx
+from lipscale.data.dataset import (
+    DEVIATIONS,
+    PIXELS,
+    Dataset,
+    Preprocessing,
+    Samples,
+    as_input,
+    limit,
+    preprocessing,
+    split_calibration,
+    stratified,
+)
+from lipscale.errors import UserError
+
+__all__ = [
+    "DEVIATIONS",
+    "PIXELS",
+    "READERS",
+    "Dataset",
+    "Preprocessing",
+    "Samples",
+    "as_input",
+    "find_folder",
+    "limit",
+    "load_dataset",
+    "prepare",
+    "split_calibration",
+    "stratified",
+]
+
+ENVIRONMENT = "LIPSCALE_DATA"
+SYSTEM_FOLDERS = ("/usr/share/datasets", "~/.local/share/lipscale", "data")
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How to read one named set and how to come by it."""
+
+    read: Callable[[Path], Dataset]
+    about: str
+    folder: str = ""  # its usual name below a data folder; empty for an embedded set
+    files: tuple[str, ...] = ()  # what must be in it, plain or gzipped
+    get: str = ""  # what to tell people who do not have it
+
+
+IDX_LAYOUT = "the four idx files (train-images-idx3-ubyte, ..., plain or .gz)"
+READERS = {
+    "digits": Reader(digits.read, "1,797 handwritten digits, 8x8, 10 classes; embedded"),
+    "mnist": Reader(
+        idx.read_mnist,
+        "70,000 handwritten digits, 28x28, 10 classes",
+        "mnist",
+        idx.FILES,
+        f"put {IDX_LAYOUT} into DIR/mnist and pass --data-dir DIR",
+    ),
+    "fashion-mnist": Reader(
+        idx.read_fashion_mnist,
+        "70,000 pictures of clothes, 28x28, 10 classes",
+        "fashion-mnist",
+        idx.FILES,
+        f"'apt-get install dataset-fashion-mnist' on Debian, or put {IDX_LAYOUT} into DIR/fashion-mnist "
+        "and pass --data-dir DIR",
+    ),
+    "cifar10": Reader(
+        cifar.read_cifar10,
+        "60,000 photographs, 32x32, 10 classes",
+        "cifar-10-batches-bin",
+        (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin", "batches.meta.txt"),
+        "unpack the official binary version, cifar-10-binary.tar.gz, in DIR and pass --data-dir DIR",
+    ),
+    "cifar100": Reader(
+        cifar.read_cifar100,
+        "60,000 photographs, 32x32, 100 classes",
+        "cifar-100-binary",
+        ("train.bin", "test.bin", "fine_label_names.txt"),
+        "unpack the official binary version, cifar-100-binary.tar.gz, in DIR and pass --data-dir DIR",
+    ),
+}
+
+
+def load_dataset(data: str, data_dir: Path | None = None) -> Dataset:
+    """A named set, or the .npz file at a path."""
+    if data in READERS:
+        folder = find_folder(data, data_dir)
+        if folder is None:
+            searched = ", ".join(map(str, _data_folders(data_dir)))
+            raise UserError(f"{data} is not in any of {searched}: {READERS[data].get}")
+        return READERS[data].read(folder)
+    path = Path(data)
+    if path.is_file():
+        return arrays.read(path)
+    nearest = difflib.get_close_matches(data, READERS, n=1)
+    hint = f"; did you mean {nearest[0]}?" if nearest else ""
+    raise UserError(f"unknown data set {data!r}{hint} Known: {', '.join(READERS)}, or the path of an .npz file")
+
+
+def find_folder(name: str, data_dir: Path | None = None) -> Path | None:
+    """Where a named set's files are: in a data folder itself or in the set's usual folder below it."""
+    reader = READERS[name]
+    if not reader.files:
+        return Path()
+    candidates = (base / sub for base in _data_folders(data_dir) for sub in (reader.folder, ""))
+    return next((folder for folder in candidates if _has(folder, reader.files)), None)
+
+
+def _data_folders(data_dir: Path | None) -> Iterator[Path]:
+    if data_dir is not None:
+        yield data_dir  # asked for by name: look nowhere else
+        return
+    if os.environ.get(ENVIRONMENT):
+        yield Path(os.environ[ENVIRONMENT])
+    yield from (Path(folder).expanduser() for folder in SYSTEM_FOLDERS)
+
+
+def _has(folder: Path, files: tuple[str, ...]) -> bool:
+    return all(idx.find(folder, file).is_file() for file in files)
+
+
+def prepare(dataset: Dataset) -> tuple[Dataset, Preprocessing]:
+    """The set ready for the network, and what was done to it; tables are standardised by their training columns."""
+    if dataset.train.inputs.ndim > 2:
+        return dataset, preprocessing(dataset.train)
+    mean = dataset.train.inputs.double().mean(0)
+    std = dataset.train.inputs.double().std(0, correction=0)
+    std = torch.where(std > 0, std, torch.ones_like(std))  # a constant column carries nothing and stays at zero
+    done = Preprocessing(
+        (dataset.train.inputs.shape[1],),
+        (0.0,) * dataset.train.inputs.shape[1],
+        DEVIATIONS,
+        tuple(mean.tolist()),
+        tuple(std.tolist()),
+    )
+    return replace(
+        dataset,
+        train=replace(dataset.train, inputs=standardise(dataset.train.inputs, done)),
+        test=replace(dataset.test, inputs=standardise(dataset.test.inputs, done)),
+    ), done
+
+
+def standardise(rows: torch.Tensor, done: Preprocessing) -> torch.Tensor:
+    """Raw rows of a table in units of the training columns' standard deviations."""
+    mean, std = torch.tensor([done.column_mean, done.column_std], dtype=torch.float64)
+    return ((rows.double() - mean) / std).float()

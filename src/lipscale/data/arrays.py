@@ -1,0 +1,63 @@
+"""A user's own arrays: an .npz file with x and y, and optionally x_test, y_test and classes."""
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lipscale.data.dataset import Dataset, Samples, stratified
+from lipscale.errors import UserError
+
+TEST_FRACTION = 0.2
+
+
+def read(path: Path) -> Dataset:
+    """Images (N, C, H, W) or (N, H, W), as bytes or as numbers in [0, 1], or a table (N, F); labels 0, 1, ...
+
+    Without x_test and y_test a stratified fifth is held out as the test part.
+    """
+    try:
+        # pickled objects stay shut: they could run code
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {key: archive[key] for key in archive.files}
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+        raise UserError(f"cannot read {path} as an .npz of plain arrays: {error}") from error
+    for key in ("x", "y"):
+        if key not in arrays:
+            raise UserError(f"{path} holds {', '.join(arrays) or 'nothing'}; expected x and y (and x_test, y_test)")
+    samples = Samples(_inputs(arrays["x"], path), _labels(arrays["y"], path))
+    if len(samples.inputs) != len(samples.labels):
+        raise UserError(f"{path} has {len(samples.inputs)} rows in x but {len(samples.labels)} in y")
+    if len(samples) == 0:
+        raise UserError(f"{path} is empty")
+    names = arrays["classes"].astype(str).tolist() if "classes" in arrays else None
+    if "x_test" in arrays and "y_test" in arrays:
+        test = Samples(_inputs(arrays["x_test"], path), _labels(arrays["y_test"], path))
+    else:
+        if int(samples.labels.min()) < 0:
+            raise UserError(f"{path}: labels must be 0, 1, ..., got {int(samples.labels.min())}")
+        held_out, rest = stratified(
+            samples.labels, max(1, round(TEST_FRACTION * len(samples))), seed=0, stream="test"
+        )
+        samples, test = samples.take(rest), samples.take(held_out)
+    classes = tuple(names or map(str, range(int(samples.labels.max()) + 1)))
+    return Dataset(path.stem, samples, test, classes)
+
+
+def _inputs(array: np.ndarray, path: Path) -> Tensor:
+    if array.ndim not in (2, 3, 4) or array.dtype.kind not in "fiub":
+        raise UserError(f"{path}: expected numbers of shape (N, F), (N, H, W) or (N, C, H, W), got {array.shape}")
+    if array.ndim == 3:
+        array = array[:, None]
+    if array.ndim == 4 and array.dtype != np.uint8 and array.size and not (0 <= array.min() and array.max() <= 1):
+        if np.isfinite(array).all():
+            raise UserError(f"{path}: images are bytes or numbers in [0, 1], got {array.min():g}..{array.max():g}")
+    return torch.from_numpy(array if array.dtype == np.uint8 and array.ndim == 4 else array.astype(np.float32))
+
+
+def _labels(array: np.ndarray, path: Path) -> Tensor:
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise UserError(f"{path}: expected whole-number labels of shape (N,), got {array.dtype} {array.shape}")
+    return torch.from_numpy(array.astype(np.int64))

@@ -1,0 +1,47 @@
+"""Shuffled batches on the device, with augmentation of whole batches at once."""
+
+import math
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lipscale import world
+from lipscale.data.dataset import Samples, as_input
+
+CROP_PADDING = 4
+
+
+def epoch_batches(
+    samples: Samples, batch_size: int, *, augmentation: str, seed: int, stream: tuple[str | int, ...]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """All samples once, shuffled, in batches of equal size give or take one; nothing is dropped."""
+    generator = world.generator(seed, *stream)
+    order = torch.randperm(len(samples), generator=generator)
+    for indices in order.tensor_split(math.ceil(len(samples) / batch_size)):
+        chosen = world.shard(indices).to(samples.labels.device)
+        inputs = as_input(samples.inputs[chosen])
+        yield augment(inputs, augmentation, generator=generator), samples.labels[chosen]
+
+
+def augment(images: Tensor, augmentation: str, *, generator: torch.Generator) -> Tensor:
+    """Random crops after zero padding, then random mirror images; "none", "crop", "flip" or "crop+flip"."""
+    steps = augmentation.split("+")
+    if "crop" in steps:
+        images = _crop(images, generator)
+    if "flip" in steps:
+        mirrored = (torch.rand(len(images), generator=generator) < 0.5).to(images.device)
+        images = torch.where(mirrored.view(-1, 1, 1, 1), images.flip(-1), images)
+    return images
+
+
+def _crop(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Shift every image by its own offset in [-4, 4]^2: one gather for the whole batch."""
+    height, width = images.shape[-2:]
+    offsets = torch.randint(2 * CROP_PADDING + 1, (2, len(images), 1), generator=generator).to(images.device)
+    rows = offsets[0] + torch.arange(height, device=images.device)  # (B, H)
+    columns = offsets[1] + torch.arange(width, device=images.device)  # (B, W)
+    padded = F.pad(images, [CROP_PADDING] * 4).movedim(1, -1)  # (B, H', W', C)
+    batch = torch.arange(len(images), device=images.device)[:, None, None]
+    return padded[batch, rows[:, :, None], columns[:, None, :]].movedim(-1, 1)

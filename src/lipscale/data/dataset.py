@@ -1,0 +1,146 @@
+"""What every reader returns, and the checks that every set must pass."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from lipscale import world
+from lipscale.errors import UserError
+
+PIXELS = "pixels in [0, 1]"
+DEVIATIONS = "standard deviations"
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Inputs and labels. Images are (N, C, H, W), as bytes where the files have bytes; tables are (N, F)."""
+
+    inputs: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, indices: Tensor) -> Self:
+        """The samples at these indices."""
+        return replace(self, inputs=self.inputs[indices], labels=self.labels[indices])
+
+    def join(self, other: Self) -> Self:
+        """Both sets of samples, this one first."""
+        return replace(
+            self, inputs=torch.cat((self.inputs, other.inputs)), labels=torch.cat((self.labels, other.labels))
+        )
+
+    def to(self, device: torch.device) -> Self:
+        """The samples on a device; bytes stay bytes until a batch is drawn."""
+        return replace(self, inputs=self.inputs.to(device), labels=self.labels.to(device))
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """What turns a raw input into a network input; a run stores it."""
+
+    input_shape: tuple[int, ...]  # (C, H, W) or (F,)
+    mean: tuple[float, ...]  # of each channel, in network units: what the network's input layer subtracts
+    unit: str = PIXELS  # the unit in which radii are given
+    column_mean: tuple[float, ...] = ()  # tables only: raw columns are standardised before the network
+    column_std: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A train part, a test part and what people call the classes."""
+
+    name: str
+    train: Samples
+    test: Samples
+    classes: tuple[str, ...]
+    augmentation: str = "none"  # what suits this set where the settings say "auto"
+
+    def __post_init__(self) -> None:
+        if len(self.classes) < 2:
+            raise UserError(f"{self.name} has {len(self.classes)} class; a classifier needs at least 2")
+        for part, samples in (("train", self.train), ("test", self.test)):
+            _check_samples(samples, f"{self.name} ({part} part)", len(self.classes))
+        if len(self.train.labels.unique()) < 2:
+            raise UserError(f"all training samples of {self.name} are of one class; a classifier needs at least 2")
+
+
+def _check_samples(samples: Samples, where: str, classes: int) -> None:
+    labels, inputs = samples.labels, samples.inputs
+    if len(inputs) != len(labels):
+        raise UserError(f"{where} has {len(inputs)} inputs but {len(labels)} labels")
+    if len(labels) == 0:
+        raise UserError(f"{where} is empty")
+    outside = ((labels < 0) | (labels >= classes)).nonzero()
+    if len(outside):
+        index = int(outside[0])
+        raise UserError(f"{where}: label {int(labels[index])} of sample {index} is not in 0..{classes - 1}")
+    if inputs.is_floating_point() and not inputs.isfinite().all():
+        index = int((~inputs.isfinite()).flatten(1).any(1).nonzero()[0])
+        raise UserError(f"{where}: sample {index} holds NaN or infinite values; remove or repair it")
+
+
+def as_input(inputs: Tensor) -> Tensor:
+    """Network inputs: bytes become numbers in [0, 1]."""
+    return inputs.float() / 255 if inputs.dtype == torch.uint8 else inputs.float()
+
+
+def stratified(labels: Tensor, count: int, *, seed: int, stream: str) -> tuple[Tensor, Tensor]:
+    """Split sample indices into `count` of them and the rest, each class in proportion to its size.
+
+    Shares are rounded so that they add up to `count`, largest remainders first. Both parts come sorted.
+    """
+    sizes = torch.bincount(labels.long())
+    exact = sizes.double() * count / len(labels)
+    quota = exact.floor().long()
+    # ties broken by class number: the sort is stable
+    order = (exact - quota).argsort(descending=True, stable=True)
+    quota[order[: count - int(quota.sum())]] += 1
+    generator = world.generator(seed, stream)
+    shuffled = torch.randperm(len(labels), generator=generator)
+    chosen = torch.zeros(len(labels), dtype=torch.bool)
+    for c in range(len(sizes)):
+        members = shuffled[labels[shuffled] == c]
+        chosen[members[: quota[c]]] = True
+    return chosen.nonzero().squeeze(1), (~chosen).nonzero().squeeze(1)
+
+
+def limit(dataset: Dataset, count: int, *, seed: int) -> Dataset:
+    """The set with a stratified subset of `count` training samples; the test part stays whole."""
+    if not len(dataset.classes) <= count <= len(dataset.train):
+        raise UserError(
+            f"limit: expected between {len(dataset.classes)} (one a class) and {len(dataset.train)} "
+            f"training samples of {dataset.name}, got {count}"
+        )
+    chosen, _ = stratified(dataset.train.labels, count, seed=seed, stream="limit")
+    return replace(dataset, train=dataset.train.take(chosen))
+
+
+def split_calibration(
+    samples: Samples, fraction: float, *, seed: int, classes: Sequence[str]
+) -> tuple[Samples, Samples]:
+    """D_train and D_cal, stratified (90/10 in the paper), with at least one calibration sample a class."""
+    count = round(fraction * len(samples))
+    calibration, train = stratified(samples.labels, count, seed=seed, stream="calibration")
+    for part, indices in (("calibration", calibration), ("training", train)):
+        present = torch.bincount(samples.labels[indices].long(), minlength=len(classes))
+        missing = (present == 0).nonzero().squeeze(1).tolist()
+        if missing:
+            raise UserError(
+                f"class {classes[missing[0]]!r} has no {part} sample at calibration_fraction {fraction} of "
+                f"{len(samples)} samples: give more data or another calibration_fraction"
+            )
+    return samples.take(train), samples.take(calibration)
+
+
+def preprocessing(samples: Samples, *, unit: str = PIXELS) -> Preprocessing:
+    """The input layer's mean, measured on the training samples."""
+    total = torch.zeros(samples.inputs.shape[1], dtype=torch.float64)
+    for chunk in samples.inputs.split(4096):  # bytes are widened a little at a time
+        total += as_input(chunk).double().flatten(2).mean(2).sum(0) if chunk.ndim > 2 else chunk.double().sum(0)
+    mean = total / len(samples)
+    return Preprocessing(tuple(samples.inputs.shape[1:]), tuple(mean.tolist()), unit)

@@ -1,0 +1,32 @@
+"""Network + data -> one result."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from lipscale import metrics
+from lipscale.certificate import certified_accuracy, radius_from_logits
+from lipscale.data import Samples
+from lipscale.lipschitz import get_lipschitz, lipschitz_bound
+from lipscale.mode import evaluation_mode, predict_logits
+from lipscale.temperature import fit_temperature
+
+
+def evaluate(net: nn.Module, samples: Samples, *, epsilons: Sequence[float]) -> dict[str, Any]:
+    """Accuracy, calibration and certified accuracy of a network on labelled samples."""
+    with evaluation_mode(net):
+        logits, labels = predict_logits(net, samples), samples.labels
+        bound = lipschitz_bound(net)
+    return {
+        "accuracy": metrics.accuracy(logits, labels),
+        "nll": metrics.nll(logits, labels),
+        "brier": metrics.brier(logits, labels),
+        "ece": metrics.ece(logits, labels),
+        "esce": metrics.esce(logits, labels),
+        "temperature": fit_temperature(logits, labels),
+        "lipschitz_constant": get_lipschitz(net),
+        "lipschitz_bound": bound,
+        "certified_accuracy": certified_accuracy(radius_from_logits(logits, bound, labels), epsilons),
+        "test_size": len(samples),
+    }

@@ -1,0 +1,57 @@
+"""Batch centering: batch normalisation without the division, hence 1-Lipschitz."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from lipscale import world
+from lipscale.layers.scale import AtScale
+
+
+class BatchCentering(AtScale):
+    """y = x - E[x] + gain * b, channel by channel (the paper's BatchCentering).
+
+    In training E[x] is the batch's mean. In evaluation it is gain * mean, with a stored mean in unit scale that
+    only `estimate_means` writes: nothing about it moves during training, and it survives saving and loading.
+    """
+
+    mean: Tensor
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(channels))
+        self.register_buffer("mean", torch.zeros(channels))
+        self._collected: list[Tensor] | None = None  # batch means, while `estimate_means` runs
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, ...) -> (B, C, ...)."""
+        if self.training or self._collected is not None:
+            mean = x.mean([0, *range(2, x.ndim)])
+            if self._collected is not None:
+                self._collected.append(mean / self.gain)
+        else:
+            mean = self.gain * self.mean
+        shift = self.gain * self.bias - mean  # (C,)
+        return x + shift.view(-1, *[1] * (x.ndim - 2))
+
+
+@torch.no_grad()
+def estimate_means(net: nn.Module, batches: Iterable[Tensor]) -> None:
+    """Set every centering mean of an evaluation-mode network to its average over training batches.
+
+    While it estimates, each layer subtracts the batch's own mean, as in training, so that one pass serves all depths.
+    """
+    layers = [m for m in net.modules() if isinstance(m, BatchCentering)]
+    if not layers:
+        return
+    for layer in layers:
+        layer._collected = []
+    try:
+        for batch in batches:
+            net(batch)
+        for layer in layers:
+            layer.mean.copy_(world.gather(torch.stack(layer._collected or [layer.mean])).mean(0))
+    finally:
+        for layer in layers:
+            layer._collected = None

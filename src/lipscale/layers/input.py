@@ -1,0 +1,44 @@
+"""The input layers: normalisation and padding are part of the network, so certificates are in input units."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Standardise(nn.Module):
+    """x -> (x - mean) / std, channel by channel; by default the mean only, which keeps distances as they are.
+
+    With a std its Lipschitz constant is 1 / min(std), and the network's bound counts it.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float] | None = None) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor(mean, dtype=torch.get_default_dtype()))
+        self.register_buffer("std", torch.ones_like(self.mean) if std is None else torch.tensor(std))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, ...) -> (B, C, ...)."""
+        shape = (-1, *[1] * (x.ndim - 2))
+        return (x - self.mean.view(shape)) / self.std.view(shape)
+
+
+class PadToMultiple(nn.Module):
+    """Pad height and width with zeros, right and below, up to a multiple: an isometry."""
+
+    def __init__(self, multiple: int) -> None:
+        super().__init__()
+        self.multiple = multiple
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, C, H', W')."""
+        bottom, right = -x.shape[-2] % self.multiple, -x.shape[-1] % self.multiple
+        return F.pad(x, (0, right, 0, bottom)) if bottom or right else x
+
+    def extra_repr(self) -> str:
+        """The multiple, for print(net)."""
+        return str(self.multiple)

@@ -1,0 +1,82 @@
+"""A unit layer with a scale: the one place where the Lipschitz constant enters a network."""
+
+from abc import ABC, abstractmethod
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+
+class AtScale(nn.Module):
+    """A module whose bias or mean lives in unit scale and is multiplied by `gain` when it is used.
+
+    `gain` is the product of all scales up to and including this module. It makes the network positively
+    homogeneous in L: f_L = L * f_1, so that projecting to another L touches no learned number.
+    """
+
+    gain: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("gain", torch.ones(()))
+
+
+class ScaledLayer(AtScale, ABC):
+    """An affine layer that is 1-Lipschitz up to its scale: y = sigma * (W x) + gain * b, with ||W|| = 1.
+
+    In training, W is the peers' differentiable orthogonalisation: a few iterations, nearly orthogonal.
+    In evaluation, W is orthogonalised to float precision (in float64) once and cached, so that evaluation
+    costs what a plain layer costs, certificates hold for the numbers in use, and two calls give equal bits.
+    The cache is dropped by `train()`, by any change of a parameter or of the scale, and by moving the layer.
+    In evaluation the parameters receive no gradient; inputs do.
+    """
+
+    sigma: Tensor
+    bias: nn.Parameter | None
+
+    def __init__(self, outputs: int, *, bias: bool) -> None:
+        super().__init__()
+        self.register_buffer("sigma", torch.ones(()))
+        self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
+        self._cache: tuple[tuple[Any, ...], Tensor] | None = None
+
+    @abstractmethod
+    def unit_weight(self) -> Tensor:
+        """W for training: differentiable, orthogonal to a few digits."""
+
+    @abstractmethod
+    def exact_unit_weight(self) -> Tensor:
+        """W for evaluation: float64, orthogonal to rounding, without gradient."""
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight in use, sigma * W."""
+        if self.training:
+            return self.sigma * self.unit_weight()
+        key = self._fingerprint()
+        if self._cache is None or self._cache[0] != key:
+            # never an inference tensor: attacks differentiate through the cached weight
+            with torch.inference_mode(False), torch.no_grad():
+                exact = self.sigma.double() * self.exact_unit_weight()
+                self._cache = key, exact.to(self.sigma.dtype)
+        return self._cache[1]
+
+    def scaled_bias(self) -> Tensor | None:
+        """The bias in use, gain * b."""
+        return None if self.bias is None else self.gain * self.bias
+
+    def drop_cache(self) -> None:
+        """Forget the evaluation weight; the next evaluation computes it anew."""
+        self._cache = None
+
+    def train(self, mode: bool = True) -> Self:
+        """Switch the mode; the evaluation weight never outlives a stay in training."""
+        self.drop_cache()
+        return super().train(mode)
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Self:
+        self.drop_cache()
+        return super()._apply(*args, **kwargs)
+
+    def _fingerprint(self) -> tuple[Any, ...]:
+        return tuple((t.data_ptr(), t._version) for t in (*self.parameters(), self.sigma))

@@ -1,0 +1,8 @@
+"""The networks: each is a torch.nn.Sequential of parts, constrained or as its unconstrained twin."""
+
+from lipscale.models.convnet import convnet
+from lipscale.models.mlp import mlp
+from lipscale.models.parts import LIPSCHITZ, UNCONSTRAINED, Parts
+from lipscale.models.resnet import resnet18
+
+__all__ = ["LIPSCHITZ", "UNCONSTRAINED", "Parts", "convnet", "mlp", "resnet18"]

@@ -1,0 +1,174 @@
+"""Algorithm 1 of the paper: Phase I searches for L*, Phase II trains on all data with L* frozen."""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+from schedulefree import AdamWScheduleFree
+from torch import Tensor, nn
+
+from lipscale import world
+from lipscale.config import Settings
+from lipscale.data import Samples
+from lipscale.data.batches import epoch_batches
+from lipscale.errors import DivergedError
+from lipscale.feedback import Feedback
+from lipscale.lipschitz import get_lipschitz, set_lipschitz
+from lipscale.losses import offset_cross_entropy
+from lipscale.metrics import accuracy
+from lipscale.mode import evaluation_mode, predict_logits
+from lipscale.temperature import fit_temperature
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What one epoch did; a line of the run's history."""
+
+    phase: int
+    epoch: int  # within the phase, from 1
+    loss: float  # mean training loss
+    lipschitz: float  # L after the epoch's update
+    temperature: float | None  # T* that moved it; none where there is no feedback
+    calibration_accuracy: float | None
+    seconds: float
+
+
+class ListTraining:
+    """Algorithm 1 as a state: after every epoch `state()` and the network's and optimizer's tensors say it all.
+
+    `on_epoch` is called at the end of each epoch, in evaluation mode: with the averaged weights in place.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        train: Samples,
+        calibration: Samples | None,
+        settings: Settings,
+        *,
+        augmentation: str = "none",
+        on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+    ) -> None:
+        self.net, self.train, self.calibration, self.settings = net, train, calibration, settings
+        self.augmentation, self.on_epoch = augmentation, on_epoch
+        self.optimizer = self._new_optimizer()
+        self.phase1_epochs = self.phase2_epochs = 0
+        self.seconds = 0.0
+        set_lipschitz(net, settings.lipschitz)
+        # without a calibration set there is nothing to steer by: the same loop, at a fixed L
+        self.feedback: Feedback | None = None
+        if calibration is not None:
+            self.feedback = Feedback(settings.lipschitz, settings.window, settings.tolerance)
+
+    def run(self) -> None:
+        """Both phases, from wherever the state stands; the network ends in evaluation mode, ready to ship."""
+        self.phase_one()
+        if self.calibration is not None:
+            self.phase_two(self.train.join(self.calibration))
+
+    def phase_one(self) -> None:
+        """Dynamic search: train an epoch under L, measure T* on the calibration set, project onto L / T*."""
+        while self.phase1_epochs < self.settings.epochs and not (self.feedback and self.feedback.settled):
+            with self._epoch(self.train, phase=1, number=self.phase1_epochs + 1) as measured:
+                self.phase1_epochs += 1
+                if self.calibration is not None and self.feedback is not None:
+                    logits, labels = predict_logits(self.net, self.calibration), self.calibration.labels
+                    if not logits.isfinite().all():
+                        raise DivergedError(f"the logits became infinite in epoch {self.phase1_epochs} of Phase I")
+                    measured["temperature"] = temperature = fit_temperature(logits, labels)
+                    measured["calibration_accuracy"] = accuracy(logits, labels)
+                    set_lipschitz(self.net, self.feedback.update(temperature))
+
+    def phase_two(self, total: Samples) -> None:
+        """Data re-integration: fine-tune on D_train and D_cal together, with L frozen at L*."""
+        if self.phase2_epochs == 0 and self.settings.phase2_start == "restart":
+            self.optimizer = self._new_optimizer()
+        while self.phase2_epochs < self.settings.phase2_epochs:
+            with self._epoch(total, phase=2, number=self.phase2_epochs + 1):
+                self.phase2_epochs += 1
+
+    @contextmanager
+    def _epoch(self, samples: Samples, *, phase: int, number: int) -> Iterator[dict[str, float]]:
+        """Train an epoch, hand over in evaluation mode to measure, then report the epoch."""
+        start = time.perf_counter()
+        self.net.train()
+        self.optimizer.train()
+        loss = self._optimise(self._batches(samples, "train", phase, number))
+        if not math.isfinite(loss):
+            raise DivergedError(f"the loss became {loss} in epoch {number} of Phase {'I' * phase}")
+        # means are estimated on inputs as they will come, without augmentation
+        plain = self._batches(samples, "centering", phase, number, augmentation="none")
+        centering = (inputs for inputs, _ in islice(plain, self.settings.centering_batches))
+        # not left at the end: what is saved, measured and shipped is one and the same state
+        self.optimizer.eval()
+        self.net.eval()
+        with evaluation_mode(self.net, centering_batches=centering):
+            measured: dict[str, float] = {}
+            yield measured
+            seconds = time.perf_counter() - start
+            self.seconds += seconds
+            self.on_epoch(
+                Epoch(
+                    phase=phase,
+                    epoch=number,
+                    loss=loss,
+                    lipschitz=get_lipschitz(self.net),
+                    temperature=measured.get("temperature"),
+                    calibration_accuracy=measured.get("calibration_accuracy"),
+                    seconds=seconds,
+                )
+            )
+
+    def _optimise(self, batches: Iterator[tuple[Tensor, Tensor]]) -> float:
+        """Step 1 of Algorithm 1: theta <- theta - eta Optimizer(grad of the loss), batch by batch."""
+        device = next(self.net.parameters()).device
+        loss_sum, count = torch.zeros((), device=device), 0
+        for inputs, labels in batches:
+            loss = offset_cross_entropy(self.net(inputs), labels, offset=self.settings.offset)
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            world.average_gradients(self.net.parameters())
+            self.optimizer.step()
+            loss_sum += loss.detach() * len(labels)  # stays on the device: no synchronisation in the loop
+            count += len(labels)
+        return float(world.total(loss_sum)) / count
+
+    def _batches(
+        self, samples: Samples, purpose: str, phase: int, number: int, *, augmentation: str | None = None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        return epoch_batches(
+            samples,
+            self.settings.batch_size,
+            augmentation=self.augmentation if augmentation is None else augmentation,
+            seed=self.settings.seed,
+            stream=(purpose, phase, number),
+        )
+
+    def _new_optimizer(self) -> Any:
+        trainable = [p for p in self.net.parameters() if p.requires_grad]
+        return AdamWScheduleFree(
+            trainable,
+            lr=self.settings.learning_rate,
+            weight_decay=self.settings.weight_decay,
+            warmup_steps=self.settings.warmup_steps,
+        )
+
+    def state(self) -> dict[str, Any]:
+        """The plain values of the state; tensors are the network's and the optimizer's own."""
+        return {
+            "phase1_epochs": self.phase1_epochs,
+            "phase2_epochs": self.phase2_epochs,
+            "seconds": self.seconds,
+            "feedback": asdict(self.feedback) if self.feedback else None,
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state; the tensors are loaded separately."""
+        self.phase1_epochs, self.phase2_epochs = state["phase1_epochs"], state["phase2_epochs"]
+        self.seconds = state["seconds"]
+        self.feedback = Feedback(**state["feedback"]) if state["feedback"] else None
