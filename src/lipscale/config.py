@@ -1,6 +1,7 @@
 """Typed, validated settings: defaults, then a YAML file, then flags; a wrong key or value is named with its place."""
 
 import difflib
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -61,8 +62,10 @@ class Settings(BaseModel):
 
     @field_validator("epsilons", mode="before")
     @classmethod
-    def _one_epsilon_is_a_list_too(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, int | float) else value
+    def _lists_and_fractions(cls, value: Any) -> Any:
+        """A single number, "0.1,36/255" from a flag, and fractions in a list are welcome."""
+        parts = value.split(",") if isinstance(value, str) else [value] if isinstance(value, int | float) else value
+        return tuple(float(Fraction(p)) if isinstance(p, str) else p for p in parts)
 
 
 def replace(settings: Settings, **changes: Any) -> Settings:

@@ -39,6 +39,7 @@ __all__ = [
     "load_dataset",
     "prepare",
     "split_calibration",
+    "standardise",
     "stratified",
 ]
 

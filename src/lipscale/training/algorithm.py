@@ -1,5 +1,6 @@
 """Algorithm 1 of the paper: Phase I searches for L*, Phase II trains on all data with L* frozen."""
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -17,12 +18,14 @@ from lipscale.config import Settings
 from lipscale.data import Samples
 from lipscale.data.batches import epoch_batches
 from lipscale.errors import DivergedError
-from lipscale.feedback import Feedback
+from lipscale.feedback import DEGENERATE_STEP, DEGENERATE_TOTAL, Feedback, is_degenerate
 from lipscale.lipschitz import get_lipschitz, set_lipschitz
 from lipscale.losses import offset_cross_entropy
 from lipscale.metrics import accuracy
 from lipscale.mode import evaluation_mode, predict_logits
 from lipscale.temperature import fit_temperature
+
+log = logging.getLogger("lipscale")
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class ListTraining:
         self.optimizer = self._new_optimizer()
         self.phase1_epochs = self.phase2_epochs = 0
         self.seconds = 0.0
+        self._named: set[float] = set()
         set_lipschitz(net, settings.lipschitz)
         # without a calibration set there is nothing to steer by: the same loop, at a fixed L
         self.feedback: Feedback | None = None
@@ -82,6 +86,7 @@ class ListTraining:
                         raise DivergedError(f"the logits became infinite in epoch {self.phase1_epochs} of Phase I")
                     measured["temperature"] = temperature = fit_temperature(logits, labels)
                     measured["calibration_accuracy"] = accuracy(logits, labels)
+                    self._name_degeneracy(temperature)
                     set_lipschitz(self.net, self.feedback.update(temperature))
 
     def phase_two(self, total: Samples) -> None:
@@ -137,6 +142,22 @@ class ListTraining:
             loss_sum += loss.detach() * len(labels)  # stays on the device: no synchronisation in the loop
             count += len(labels)
         return float(world.total(loss_sum)) / count
+
+    def _name_degeneracy(self, temperature: float) -> None:
+        """Say once in words that T* cannot steer L (Assumption 2), and what happens instead."""
+        if not is_degenerate(temperature) or temperature in self._named:
+            return
+        self._named.add(temperature)
+        size = len(self.calibration or ())
+        reason, verb = (
+            (f"none of the {size} calibration samples is misclassified", "grow")
+            if temperature == 0
+            else (f"the network is no better than chance on the {size} calibration samples", "shrink")
+        )
+        log.warning(
+            f"{reason}, so T* = {temperature}: L can only be told to {verb}. Such steps move L by at most a factor "
+            f"of {DEGENERATE_STEP:g} an epoch and {DEGENERATE_TOTAL:g} in all; a larger calibration set would steer it."
+        )
 
     def _batches(
         self, samples: Samples, purpose: str, phase: int, number: int, *, augmentation: str | None = None

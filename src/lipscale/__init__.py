@@ -1,0 +1,89 @@
+"""lipscale: classifiers that are calibrated and certifiably robust out of the box.
+
+The flow, each stage a module:
+
+    data -> network (L-Lipschitz) -> loss -> feedback on L -> certificate and metrics -> run folder
+
+    data         real sets and users' own; the stratified train/calibration split
+    layers       1-Lipschitz parts with a scale
+    models       resnet18, convnet, mlp, and their unconstrained twins
+    lipschitz    set L, read L, and the proven bound
+    losses       offset cross-entropy
+    temperature  T* = argmin NLL(z / T)
+    feedback     L <- L / T*, and the stop
+    training     Algorithm 1, both phases; checkpoints
+    certificate  margins, radii, certified accuracy
+    metrics      accuracy, NLL, Brier, ECE, ESCE
+    run          settings -> run folder, and back
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lipscale import data, experiments, layers, losses, metrics, models
+    from lipscale.certificate import certified_accuracy, certified_radius
+    from lipscale.config import Settings, replace
+    from lipscale.errors import DivergedError, UserError
+    from lipscale.feedback import Feedback
+    from lipscale.lipschitz import get_lipschitz, lipschitz_bound, set_lipschitz
+    from lipscale.losses import offset_cross_entropy
+    from lipscale.mode import evaluation_mode
+    from lipscale.run import Run, load, resume, train
+    from lipscale.temperature import fit_temperature
+
+_HOME = {
+    "Settings": "config",
+    "replace": "config",
+    "UserError": "errors",
+    "DivergedError": "errors",
+    "Feedback": "feedback",
+    "Run": "run",
+    "load": "run",
+    "resume": "run",
+    "train": "run",
+    "certified_accuracy": "certificate",
+    "certified_radius": "certificate",
+    "evaluation_mode": "mode",
+    "fit_temperature": "temperature",
+    "get_lipschitz": "lipschitz",
+    "lipschitz_bound": "lipschitz",
+    "set_lipschitz": "lipschitz",
+    "offset_cross_entropy": "losses",
+}
+_MODULES = ("data", "experiments", "layers", "losses", "metrics", "models")
+
+__all__ = [  # noqa: RUF022 (in the order of the flow)
+    "Settings",
+    "replace",
+    "train",
+    "resume",
+    "load",
+    "Run",
+    "set_lipschitz",
+    "get_lipschitz",
+    "lipschitz_bound",
+    "offset_cross_entropy",
+    "fit_temperature",
+    "Feedback",
+    "evaluation_mode",
+    "certified_radius",
+    "certified_accuracy",
+    "UserError",
+    "DivergedError",
+    "data",
+    "experiments",
+    "layers",
+    "losses",
+    "metrics",
+    "models",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # torch takes seconds to import: a name is fetched when it is first used
+    if name in _HOME:
+        return getattr(import_module(f"lipscale.{_HOME[name]}"), name)
+    if name in _MODULES:
+        return import_module(f"lipscale.{name}")
+    raise AttributeError(f"module 'lipscale' has no attribute {name!r}")

@@ -1,0 +1,275 @@
+"""The command line: train | evaluate | predict | data list."""
+
+import inspect
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
+
+import typer
+
+from lipscale.config import Settings, make_settings, read_settings
+from lipscale.errors import DivergedError, UserError
+
+if TYPE_CHECKING:  # torch takes seconds to import, and --help should not
+    from lipscale.predict import Prediction
+
+app = typer.Typer(
+    help="Train classifiers that are calibrated and certifiably robust out of the box (LiST).\n\n"
+    "Start with `lipscale train`: it trains on the embedded digits within a minute or two.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+data_app = typer.Typer(help="The data sets that lipscale knows.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The run folder that `lipscale train` wrote.")]
+# the heading of --help under which each setting and those after it stand
+HELP_GROUPS = {"data": "Data", "model": "Network", "method": "LiST", "batch_size": "Optimizer", "epsilons": "Run"}
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+DataDir = Annotated[Path | None, typer.Option(help="Where the data sets lie now, if not where they were.")]
+
+
+def main() -> None:
+    """Run the command line; what the user can mend is one line on stderr and exit code 2."""
+    try:
+        app()
+    except (UserError, DivergedError) as error:
+        print(f"lipscale: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def train(
+    settings_file: Path | None = None, recipe: str | None = None, resume: Path | None = None, **flags: str | None
+) -> None:
+    """Train a calibrated, certified classifier and write a run folder.
+
+    LiST trains under a Lipschitz constant L and, every epoch, moves it by the temperature T* measured on a calibration
+    set, L <- L / T*, until L has settled (Phase I). Then it trains on all data with L frozen (Phase II).
+
+    Settings come from the defaults, then from SETTINGS.yaml, then from flags:
+
+        lipscale train
+
+        lipscale train --data fashion-mnist --limit 5000 --model mlp --epochs 40
+
+        lipscale train settings.yaml --offset 3 --out runs/robust
+
+        lipscale train --resume runs/robust
+    """
+    given = {key: value for key, value in flags.items() if value is not None}
+    if resume is not None:
+        if given or settings_file or recipe:
+            raise UserError("a resumed run keeps its settings: give --resume RUN alone")
+        _watch(resume, None)
+        return
+    values: dict[str, Any] = _recipe(recipe).model_dump() if recipe else {}
+    place: dict[str, str] = {}
+    if settings_file is not None:
+        from_file, place = read_settings(settings_file)
+        values |= from_file
+    place = {key: where for key, where in place.items() if key not in given}
+    place |= {key: f"--{key.replace('_', '-')}" for key in given}
+    _watch(None, make_settings({**values, **given}, place=place))
+
+
+def _recipe(name: str) -> Settings:
+    from lipscale.experiments import RECIPES
+
+    if name not in RECIPES:
+        raise UserError(f"unknown recipe {name!r}; known: {', '.join(RECIPES)}")
+    return RECIPES[name]()
+
+
+def _watch(folder: Path | None, settings: Settings | None) -> None:
+    """Train or resume behind a progress display, then say what came out."""
+    from contextlib import ExitStack
+
+    from lipscale.progress import TrainingProgress
+    from lipscale.run import resume, train
+    from lipscale.training import Epoch
+
+    shown: dict[str, Any] = {}
+    with ExitStack() as stack:
+
+        def on_start(run_folder: Path, resolved: Settings) -> None:
+            shown["folder"] = run_folder
+            typer.echo(f"Run folder: {run_folder}", err=True)
+            shown["progress"] = stack.enter_context(TrainingProgress(resolved))
+
+        def on_epoch(epoch: Epoch) -> None:
+            shown["progress"](epoch)
+
+        try:
+            if settings is not None:
+                run = train(settings, on_start=on_start, on_epoch=on_epoch)
+            else:
+                assert folder is not None
+                run = resume(folder, on_start=on_start, on_epoch=on_epoch)
+        except KeyboardInterrupt:
+            stack.close()
+            if "folder" in shown:
+                typer.echo(f"Stopped. Go on with: lipscale train --resume {shown['folder']}", err=True)
+            raise typer.Exit(130) from None
+    _print_metrics(run.metrics, run.preprocessing.unit)
+    typer.echo(f"\nLook at predictions with: lipscale predict {run.folder}")
+
+
+@app.command()
+def evaluate(
+    run: RunFolder,
+    epsilon: Annotated[str | None, typer.Option(help="Radii for certified accuracy, such as 0.1,36/255.")] = None,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Measure a run again on the test part of its data: accuracy, calibration, certified accuracy."""
+    from lipscale.run import evaluate_run, load, strict_json
+
+    epsilons = make_settings({"epsilons": epsilon}, place={"epsilons": "--epsilon"}).epsilons if epsilon else None
+    loaded = load(run)
+    metrics = evaluate_run(loaded, data_dir=data_dir, epsilons=epsilons)
+    if as_json:
+        typer.echo(strict_json(metrics))
+    else:
+        _print_metrics(metrics, loaded.preprocessing.unit)
+
+
+@app.command()
+def predict(
+    run: RunFolder,
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="FILE...", help="Pictures, .npy or .npz arrays (x), or .csv rows of numbers."),
+    ] = None,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Print class, probability and certified radius for files, or for the first ten test samples.
+
+    No change of the input that is smaller than the certified radius (in l2 norm) can change the class.
+    """
+    from dataclasses import asdict
+
+    from lipscale.predict import predict, read_inputs
+    from lipscale.run import load, test_samples
+
+    loaded = load(run)
+    truth: list[str] = []
+    if files:
+        inputs, names = read_inputs(files, loaded.preprocessing)
+    else:
+        inputs, labels = test_samples(loaded, 10, data_dir=data_dir)
+        names = [f"test sample {i}" for i in range(len(inputs))]
+        truth = [loaded.classes[y] for y in labels.tolist()]
+    answers = predict(loaded, inputs, names)
+    if as_json:
+        typer.echo(json.dumps([asdict(answer) for answer in answers], indent=2))
+    else:
+        _print_predictions(answers, truth)
+
+
+@data_app.command("list")
+def list_data(
+    data_dir: Annotated[Path | None, typer.Option(help="A folder to look in instead of the usual ones.")] = None,
+) -> None:
+    """List the data sets, where each was found, and how to get the others."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from lipscale.data import READERS, find_folder
+
+    table = Table("name", "what it is", box=None, padding=(0, 2, 0, 0))
+    table.add_column("where", overflow="fold")
+    for name, reader in READERS.items():
+        folder = find_folder(name, data_dir)
+        where = "embedded" if not reader.files else str(folder) if folder else f"not found: {reader.get}"
+        table.add_row(name, reader.about, where)
+    Console().print(table)
+
+
+def _print_metrics(metrics: dict[str, Any], unit: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    settled = "L has settled" if metrics.get("settled") else "epoch limit"
+    direction = "over" if metrics["esce"] > 0 else "under"
+    rows = {
+        "accuracy": f"{metrics['accuracy']:.4f}",
+        "NLL": f"{metrics['nll']:.4f}",
+        "Brier score": f"{metrics['brier']:.4f}",
+        "ECE": f"{metrics['ece']:.4f}",
+        "ESCE": f"{metrics['esce']:+.4f} ({direction}-confident)",
+        "T* on the test set": f"{float(metrics['temperature']):.4f}",
+        "Lipschitz constant L": f"{metrics['lipschitz_constant']:.4g}",
+        "proven bound": f"{metrics['lipschitz_bound']:.7g}",
+        **{f"certified accuracy at {e}": f"{v:.4f}" for e, v in metrics["certified_accuracy"].items()},
+        "radii in": unit,
+        "Phase I": f"{metrics['phase1_epochs']} epochs ({settled})",
+        "Phase II": f"{metrics['phase2_epochs']} epochs",
+        "samples": f"{metrics['train_size']} train, {metrics['calibration_size']} calibration, "
+        f"{metrics['test_size']} test",
+        "training time": f"{metrics['seconds']:.0f} s",
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    Console().print(table)
+
+
+def _print_predictions(answers: "list[Prediction]", truth: list[str]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("input", "class", "probability", "certified radius", box=None, padding=(0, 2, 0, 0))
+    if truth:
+        table.add_column("truth")
+    for i, answer in enumerate(answers):
+        row = [answer.source, answer.label, f"{answer.probability:.4f}", f"{answer.radius:.4f}"]
+        table.add_row(*row, *truth[i : i + 1])
+    Console().print(table)
+    Console().print(f"Radii are l2 distances in {answers[0].unit}.")
+
+
+def _with_settings_as_flags(command: Any) -> Any:
+    """Give the command one flag for each setting: written once, in Settings, it is documented and checked there."""
+    argument = Annotated[Path | None, typer.Argument(metavar="SETTINGS.yaml", help="Settings in a YAML file.")]
+    recipe = Annotated[str | None, typer.Option(metavar="NAME", help="Start from the settings of one of the paper's runs.")]
+    resume = Annotated[Path | None, typer.Option(metavar="RUN", help="Continue a run that was stopped.")]
+    annotations: dict[str, Any] = {"settings_file": argument, "recipe": recipe, "resume": resume}
+    group = ""
+    for name, field in Settings.model_fields.items():
+        group = HELP_GROUPS.get(name, group)
+        default = "" if field.default is None else f" [default: {_shown(field.default)}]"
+        choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else None
+        metavar = "|".join(choices) if choices else _kind(field.annotation)
+        # text all the way: Settings checks it and names the flag, as it does for YAML
+        option = typer.Option(metavar=metavar, help=f"{field.description}{default}", rich_help_panel=group)
+        annotations[name] = Annotated[str | None, option]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    command.__signature__ = inspect.Signature(
+        [inspect.Parameter(n, keyword, default=None, annotation=a) for n, a in annotations.items()]
+    )
+    command.__annotations__ = annotations
+    return command
+
+
+def _shown(value: Any) -> str:
+    return ",".join(f"{v:.4g}" for v in value) if isinstance(value, tuple) else str(value)
+
+
+def _kind(annotation: Any) -> str:
+    text = str(annotation)
+    for word, metavar in (("tuple", "NUMBERS"), ("Path", "PATH"), ("int", "N"), ("float", "NUMBER"), ("str", "TEXT")):
+        if word in text:
+            return metavar
+    return "VALUE"
+
+
+app.command()(_with_settings_as_flags(train))
+app.registered_commands.insert(0, app.registered_commands.pop())  # what people come for is listed first
+
+if __name__ == "__main__":
+    main()

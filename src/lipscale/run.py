@@ -1,0 +1,294 @@
+"""A run: from settings to a folder that is enough by itself, and back."""
+
+import json
+import math
+import platform
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lipscale import world
+from lipscale.config import Settings, make_settings, read_settings, replace, write_settings
+from lipscale.data import (
+    Dataset,
+    Preprocessing,
+    Samples,
+    as_input,
+    limit,
+    load_dataset,
+    prepare,
+    split_calibration,
+)
+from lipscale.errors import DivergedError, UserError
+from lipscale.evaluate import evaluate
+from lipscale.models import convnet, mlp, resnet18
+from lipscale.training.algorithm import Epoch, ListTraining
+from lipscale.training.checkpoint import (
+    load_network,
+    load_tensors,
+    load_training,
+    save_tensors,
+    save_training,
+    write_atomically,
+)
+
+SETTINGS, DATA, HISTORY = "settings.yaml", "data.json", "history.jsonl"
+CHECKPOINT, MODEL, METRICS, VERSIONS = "checkpoint.safetensors", "model.safetensors", "metrics.json", "versions.json"
+
+DEFAULT_WIDTH = {"resnet18": 64, "convnet": 32, "mlp": 256}
+# up to this many pixels the MLP serves better than a convolution
+TINY_IMAGE = 16 * 16
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: the network in evaluation mode and all that is needed to use it."""
+
+    folder: Path
+    settings: Settings
+    net: nn.Module
+    classes: tuple[str, ...]
+    preprocessing: Preprocessing
+    metrics: dict[str, Any]
+
+
+def train(
+    settings: Settings,
+    *,
+    on_start: Callable[[Path, Settings], None] = lambda folder, settings: None,
+    on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+) -> Run:
+    """Train, evaluate and write a run folder; `on_start` and `on_epoch` watch it happen."""
+    dataset, preprocessing = _read_data(settings)
+    settings = _resolve(settings, dataset, preprocessing)
+    training = _new_training(settings, dataset, preprocessing)
+    folder = _new_folder(settings)  # only now: a run that cannot start leaves nothing behind
+    write_settings(replace(settings, out=None), folder / SETTINGS)
+    about = {"name": dataset.name, "classes": dataset.classes, "preprocessing": asdict(preprocessing)}
+    _write_json(folder / DATA, about)
+    _write_json(folder / VERSIONS, _versions(training.net))
+    on_start(folder, settings)
+    return _train_and_finish(folder, training, dataset.test, on_epoch)
+
+
+def resume(
+    folder: Path,
+    *,
+    on_start: Callable[[Path, Settings], None] = lambda folder, settings: None,
+    on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+) -> Run:
+    """Continue a run that was stopped, to the same numbers as if it had not been; a finished one is only loaded."""
+    settings = _stored_settings(folder)
+    if (folder / METRICS).exists():
+        return load(folder)
+    dataset, preprocessing = _read_data(settings)
+    training = _new_training(settings, dataset, preprocessing)
+    history = folder / HISTORY
+    done = 0
+    if (folder / CHECKPOINT).exists():
+        load_training(folder / CHECKPOINT, training)
+        done = training.phase1_epochs + training.phase2_epochs
+    # an epoch is written to the history before its checkpoint: lines beyond the checkpoint are done again
+    lines = history.read_text().splitlines()[:done] if history.exists() else []
+    write_atomically(history, "".join(line + "\n" for line in lines).encode())
+    on_start(folder, settings)
+    return _train_and_finish(folder, training, dataset.test, on_epoch)
+
+
+def load(folder: str | Path) -> Run:
+    """A finished run, from its folder alone."""
+    folder = Path(folder)
+    settings = _stored_settings(folder)
+    for name in (METRICS, MODEL):
+        if not (folder / name).exists():
+            raise UserError(f"{folder} is not finished ({name} is missing): lipscale train --resume {folder}")
+    about, metrics = _read_json(folder / DATA), _read_json(folder / METRICS)
+    try:
+        fields = {k: tuple(v) if isinstance(v, list) else v for k, v in about["preprocessing"].items()}
+        preprocessing, classes = Preprocessing(**fields), tuple(about["classes"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{folder / DATA} is damaged ({error!r})") from error
+    net = build_network(settings, len(classes), preprocessing)
+    tensors, _ = load_tensors(folder / MODEL)
+    load_network(net, tensors, folder / MODEL)
+    device = pick_device(settings.device)
+    return Run(folder, settings, net.eval().to(device), classes, preprocessing, metrics)
+
+
+def evaluate_run(run: Run, *, data_dir: Path | None = None, epsilons: tuple[float, ...] | None = None) -> dict[str, Any]:
+    """The run's metrics, measured again on the test part of its data."""
+    dataset, _ = _read_data(run.settings, data_dir=data_dir)
+    measured = evaluate(run.net, dataset.test.to(_device_of(run.net)), epsilons=epsilons or run.settings.epsilons)
+    return {**run.metrics, **measured}
+
+
+def test_samples(run: Run, count: int, *, data_dir: Path | None = None) -> tuple[Tensor, Tensor]:
+    """The first inputs and labels of the test part, as the network takes them."""
+    dataset, _ = _read_data(run.settings, data_dir=data_dir)
+    return as_input(dataset.test.inputs[:count]), dataset.test.labels[:count]
+
+
+def build_network(settings: Settings, classes: int, preprocessing: Preprocessing) -> nn.Sequential:
+    """The network that the resolved settings name, initialised from the run's seed."""
+    shape, mean = preprocessing.input_shape, preprocessing.mean
+    width = settings.width or DEFAULT_WIDTH[settings.model]
+    if settings.model != "mlp" and len(shape) != 3:
+        raise UserError(f"{settings.model} takes images; for rows of {shape[0]} numbers use the model mlp")
+    with world.seeded(settings.seed, "weights"):
+        if settings.model == "mlp":
+            return mlp(classes, shape, width, depth=settings.depth, mean=mean)
+        if settings.model == "convnet":
+            return convnet(classes, shape[0], width, mean=mean)
+        return resnet18(classes, shape[0], width, image_size=min(shape[1:]), mean=mean)
+
+
+def pick_device(name: str) -> torch.device:
+    """The device by name; auto takes a GPU where there is one."""
+    if name == "auto":
+        gpu = torch.cuda.is_available()
+        name = "cuda" if gpu else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        return torch.zeros(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"device {name!r} is not available here ({reason}); use --device cpu") from None
+
+
+def _read_data(settings: Settings, *, data_dir: Path | None = None) -> tuple[Dataset, Preprocessing]:
+    dataset = load_dataset(settings.data, data_dir or settings.data_dir)
+    if settings.limit is not None:
+        dataset = limit(dataset, settings.limit, seed=settings.seed)
+    return prepare(dataset)
+
+
+def _resolve(settings: Settings, dataset: Dataset, preprocessing: Preprocessing) -> Settings:
+    """The settings with every `auto` decided and every path made absolute, so that the folder can be moved."""
+    shape = preprocessing.input_shape
+    changes: dict[str, Any] = {}
+    if settings.model == "auto":
+        changes["model"] = "mlp" if len(shape) == 1 or math.prod(shape[1:]) <= TINY_IMAGE else "convnet"
+    if settings.width is None:
+        changes["width"] = DEFAULT_WIDTH[changes.get("model", settings.model)]
+    if settings.augmentation == "auto":
+        changes["augmentation"] = dataset.augmentation
+    elif settings.augmentation != "none" and len(shape) == 1:
+        raise UserError(f"augmentation {settings.augmentation!r} needs images, and {dataset.name} has rows")
+    if Path(settings.data).is_file():
+        changes["data"] = str(Path(settings.data).resolve())
+    if settings.data_dir is not None:
+        changes["data_dir"] = settings.data_dir.resolve()
+    return replace(settings, **changes)
+
+
+def _new_training(settings: Settings, dataset: Dataset, preprocessing: Preprocessing) -> ListTraining:
+    device = pick_device(settings.device)
+    train_part: Samples = dataset.train
+    calibration: Samples | None = None
+    if settings.method == "list":
+        train_part, calibration = split_calibration(
+            train_part, settings.calibration_fraction, seed=settings.seed, classes=dataset.classes
+        )
+        calibration = calibration.to(device)
+    if settings.batch_size > len(train_part):
+        raise UserError(f"batch_size {settings.batch_size} is larger than the {len(train_part)} training samples")
+    net = build_network(settings, len(dataset.classes), preprocessing).to(device)
+    return ListTraining(net, train_part.to(device), calibration, settings, augmentation=settings.augmentation)
+
+
+def _train_and_finish(
+    folder: Path, training: ListTraining, test: Samples, on_epoch: Callable[[Epoch], None]
+) -> Run:
+    def finish_epoch(epoch: Epoch) -> None:
+        with (folder / HISTORY).open("a") as history:
+            history.write(json.dumps(_strict(asdict(epoch))) + "\n")
+        save_training(folder / CHECKPOINT, training)
+        on_epoch(epoch)
+
+    training.on_epoch = finish_epoch
+    try:
+        training.run()
+    except DivergedError as error:
+        last = f"the last good checkpoint is {folder / CHECKPOINT}" if (folder / CHECKPOINT).exists() else ""
+        advice = f"try a smaller --learning-rate than {training.settings.learning_rate:g}"
+        raise DivergedError("; ".join(filter(None, (str(error), last, advice)))) from None
+    net, settings, calibration = training.net.eval(), training.settings, training.calibration
+    save_tensors(folder / MODEL, net.state_dict(), {})
+    metrics = {
+        **evaluate(net, test.to(_device_of(net)), epsilons=settings.epsilons),
+        "phase1_epochs": training.phase1_epochs,
+        "phase2_epochs": training.phase2_epochs,
+        "settled": training.feedback.settled if training.feedback else None,
+        "calibration_size": 0 if calibration is None else len(calibration),
+        "train_size": len(training.train),
+        "seconds": training.seconds,
+    }
+    _write_json(folder / METRICS, metrics)  # last: its presence says that the run is finished
+    return load(folder)
+
+
+def _new_folder(settings: Settings) -> Path:
+    if settings.out is not None:
+        folder = settings.out
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise UserError(f"{folder} exists; choose another --out, or go on with: lipscale train --resume {folder}")
+    else:
+        stem = f"{Path(settings.data).stem}-{settings.model}-{settings.method}"
+        folder = next(f for n in range(1, 10**6) if not (f := Path("runs") / f"{stem}-{n}").exists())
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot create the run folder {folder}: {error}") from error
+    return folder
+
+
+def _stored_settings(folder: Path) -> Settings:
+    if not (folder / SETTINGS).is_file():
+        raise UserError(f"{folder} is no run folder: it has no {SETTINGS}")
+    values, place = read_settings(folder / SETTINGS)
+    return make_settings(values, place=place)
+
+
+def _versions(net: nn.Module) -> dict[str, Any]:
+    packages = ("lipscale", "torch", "numpy", "orthogonium", "deel-torchlip", "schedulefree")
+    found = {name: version(name) for name in packages}
+    return {
+        "python": platform.python_version(),
+        **found,
+        "machine": platform.machine(),
+        "device": str(_device_of(net)),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _device_of(net: nn.Module) -> torch.device:
+    return next(net.parameters()).device
+
+
+def _strict(value: Any) -> Any:
+    """Values that strict JSON can hold: infinities as the strings that float() reads back."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {k: _strict(v) for k, v in value.items()}
+    return value
+
+
+def strict_json(value: Any) -> str:
+    """JSON that every parser takes."""
+    return json.dumps(_strict(value), indent=2, allow_nan=False)
+
+
+def _write_json(path: Path, value: Any) -> None:
+    write_atomically(path, f"{strict_json(value)}\n".encode())
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {path}: {error}") from error
