@@ -1,5 +1,6 @@
 """The scaled orthogonal convolution, on orthogonium's adaptive orthogonal convolution."""
 
+import torch
 import torch.nn.functional as F
 from orthogonium.layers.conv.AOC import AdaptiveOrthoConv2d
 from orthogonium.layers.conv.AOC.bcop_x_rko_conv import BcopRkoConv2d
@@ -34,6 +35,13 @@ class OrthoConv2d(ScaledLayer):
         self.peer = AdaptiveOrthoConv2d(
             in_channels, out_channels, kernel_size, stride=stride, padding=self.padding, bias=False
         )
+        self._start_orthogonal()
+
+    @torch.no_grad()
+    def _start_orthogonal(self) -> None:
+        """Start where the iteration ends: a Gaussian start can be so ill-conditioned that it is far from it."""
+        for chain in self.peer.parametrizations.values():
+            chain.original.copy_(_orthonormal(chain).reshape(chain.original.shape))
 
     def unit_weight(self) -> Tensor:
         """Orthogonium's kernel: power iterations, a truncated Bjorck iteration, block composition."""
@@ -58,7 +66,13 @@ class OrthoConv2d(ScaledLayer):
 def _exact(peer: nn.Module, name: str) -> Tensor:
     """One of orthogonium's parametrised weights, with its iterations replaced by their limit."""
     chain = peer.parametrizations[name]  # type: ignore[index, operator, union-attr]
-    raw, last = chain.original, chain[-1]
+    last = chain[-1]
     if isinstance(last, RKOParametrizer):  # a reshaped orthogonal matrix
-        return last.scale * polar_factor(raw.flatten(1)).reshape(last.kernel_shape)
-    return last(polar_factor(raw))  # products of projectors, (1, 2k, c, c // 2) -> (c_out, c_in, k, k)
+        return last.scale * _orthonormal(chain).reshape(last.kernel_shape)
+    return last(_orthonormal(chain))  # products of projectors, (1, 2k, c, c // 2) -> (c_out, c_in, k, k)
+
+
+def _orthonormal(chain: nn.Module) -> Tensor:
+    """The polar factors of a chain's raw matrices: one of RKO, 2k of BCOP."""
+    raw = chain.original
+    return polar_factor(raw.flatten(1) if isinstance(chain[-1], RKOParametrizer) else raw)  # type: ignore[index]

@@ -1,0 +1,56 @@
+"""Shared helpers: dense operators as oracles, and the console script."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lipscale import data
+
+REAL_DATA = [Path(p) for p in ("/usr/share/datasets", "/tmp/data", "../shared/data")]
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def dense(operator, shape: tuple[int, ...]) -> Tensor:
+    """The matrix of a linear (or affine) operator on inputs of this shape, one column a basis vector."""
+    size = torch.Size(shape).numel()
+    eye = torch.eye(size, dtype=torch.float64).reshape(size, *shape)
+    zero = operator(torch.zeros(1, *shape, dtype=torch.float64))
+    return (operator(eye) - zero).flatten(1).T
+
+
+def jacobian_norms(net: nn.Module, inputs: Tensor) -> Tensor:
+    """The exact largest singular value of the Jacobian at each input."""
+    norms = []
+    for x in inputs:
+        jacobian = torch.autograd.functional.jacobian(lambda v: net(v.unsqueeze(0)).squeeze(0), x)
+        norms.append(torch.linalg.matrix_norm(jacobian.flatten(1), ord=2))
+    return torch.stack(norms)
+
+
+def real_folder(name: str) -> Path:
+    """The folder of a real data set, or skip."""
+    for base in (*REAL_DATA, Path(os.environ.get("LIPSCALE_DATA", "/nonexistent"))):
+        folder = data.find_folder(name, base)
+        if folder is not None:
+            return folder
+    pytest.skip(f"{name} is not on this machine: {data.READERS[name].get}")
+
+
+def lipscale(*arguments, cwd=None, check=True, env=None) -> subprocess.CompletedProcess:
+    """Run the console script as a user would."""
+    script = Path(sys.executable).with_name("lipscale")
+    done = subprocess.run(
+        [script, *map(str, arguments)], capture_output=True, text=True, cwd=cwd, env={**os.environ, **(env or {})}
+    )
+    if check:
+        assert done.returncode == 0, done.stderr
+    return done

@@ -1,0 +1,89 @@
+"""The architectures: the paper's table row by row, and the twins."""
+
+import pytest
+import torch
+from torch import nn
+
+from lipscale import models
+from lipscale.errors import UserError
+from lipscale.layers import BatchCentering, ConvexResidual, GroupSort2, OrthoConv2d, OrthoLinear
+from lipscale.lipschitz import scaled_depth
+
+
+@pytest.mark.parametrize(("size", "channels"), [(32, 3), (64, 1)])
+def test_resnet18_follows_the_papers_table(size, channels):
+    net = models.resnet18(7, channels, 8, image_size=size).eval()
+    assert scaled_depth(net) == 18
+    x = torch.rand(2, channels, size, size)
+    shapes = {}
+    for name, module in net.named_children():
+        x = module(x)
+        shapes[name] = tuple(x.shape[1:])
+    assert shapes["stem"] == (8, 32, 32)
+    assert shapes["stage1"] == (8, 32, 32)
+    assert shapes["stage2"] == (16, 16, 16)
+    assert shapes["stage3"] == (32, 8, 8)
+    assert shapes["stage4"] == (64, 4, 4)
+    assert shapes["pool"] == (64,)
+    assert shapes["head"] == (7,)
+
+
+def test_every_block_is_the_papers():
+    net = models.resnet18(10, 3, 8)
+    blocks = [m for m in net.modules() if isinstance(m, ConvexResidual)]
+    assert len(blocks) == 8
+    for i, block in enumerate(blocks):
+        assert [type(m) for m in block.branch] == [OrthoConv2d, BatchCentering, GroupSort2, OrthoConv2d]
+        if i in (2, 4, 6):
+            unshuffle, conv = block.skip
+            assert isinstance(unshuffle, nn.PixelUnshuffle)
+            assert conv.kernel_size == 1
+        else:
+            assert isinstance(block.skip, nn.Identity)
+
+
+def test_the_full_width_has_the_papers_channels():
+    net = models.resnet18()
+    assert (net.head.in_features, net.head.out_features) == (512, 10)
+    assert [type(m) for m in net.stem] == [OrthoConv2d, BatchCentering, GroupSort2]
+
+
+@pytest.mark.parametrize("size", [28, 29, 8, 33])
+def test_any_image_size_works(size):
+    x = torch.rand(2, 1, size, size)
+    assert models.convnet(3, 1, 4).eval()(x).shape == (2, 3)
+    assert models.resnet18(3, 1, 4).eval()(x).shape == (2, 3)
+
+
+@pytest.mark.parametrize("make", [
+    lambda parts: models.resnet18(5, 3, 8, parts=parts),
+    lambda parts: models.convnet(5, 3, 8, parts=parts),
+    lambda parts: models.mlp(5, (3, 16, 16), 8, parts=parts),
+])
+def test_twins_have_the_same_topology_in_plain_parts(make):
+    constrained, twin = make(models.LIPSCHITZ).eval(), make(models.UNCONSTRAINED)
+
+    def shapes(net, kinds):
+        found = [m for m in net.modules() if isinstance(m, kinds)]
+        return [(m.in_channels, m.out_channels) if hasattr(m, "in_channels") else (m.in_features, m.out_features)
+                for m in found]
+
+    plain = [m for m in twin.modules() if not list(m.children())]
+    assert not any(isinstance(m, (OrthoConv2d, OrthoLinear, BatchCentering, GroupSort2)) for m in plain)
+    assert all(m.padding_mode == "zeros" for m in plain if isinstance(m, nn.Conv2d))
+    peers = {id(m.peer) for m in constrained.modules() if isinstance(m, (OrthoConv2d, OrthoLinear))}
+    assert peers
+    assert shapes(constrained, (OrthoConv2d, OrthoLinear)) == shapes(twin, (nn.Conv2d, nn.Linear))
+    count = lambda net, kind: sum(isinstance(m, kind) for m in net.modules())  # noqa: E731
+    assert count(constrained, BatchCentering) == count(twin, nn.BatchNorm2d)
+    assert count(constrained, GroupSort2) == count(twin, nn.ReLU)
+    x = torch.rand(2, 3, 16, 16)
+    assert constrained(x).shape == twin(x).shape == (2, 5)
+
+
+def test_odd_widths_and_missing_layers_are_named():
+    for make in (models.resnet18, models.convnet, models.mlp):
+        with pytest.raises(UserError, match="even width, got 7"):
+            make(width=7)
+    with pytest.raises(UserError, match="at least one hidden layer"):
+        models.mlp(depth=0)
