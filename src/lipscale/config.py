@@ -65,7 +65,10 @@ class Settings(BaseModel):
     def _lists_and_fractions(cls, value: Any) -> Any:
         """A single number, "0.1,36/255" from a flag, and fractions in a list are welcome."""
         parts = value.split(",") if isinstance(value, str) else [value] if isinstance(value, int | float) else value
-        return tuple(float(Fraction(p)) if isinstance(p, str) else p for p in parts)
+        try:
+            return tuple(float(Fraction(p)) if isinstance(p, str) else p for p in parts)
+        except (TypeError, ValueError, ZeroDivisionError):
+            raise ValueError("expected numbers or fractions such as 0.1,36/255") from None
 
 
 def replace(settings: Settings, **changes: Any) -> Settings:
@@ -76,12 +79,9 @@ def replace(settings: Settings, **changes: Any) -> Settings:
 def make_settings(values: dict[str, Any], *, place: dict[str, str] | None = None) -> Settings:
     """Checked settings; an error names the key, its place and the nearest valid one."""
     try:
-        return Settings(**values)
+        return Settings.model_validate({str(key): value for key, value in values.items()})
     except ValidationError as error:
         raise UserError(_explain(error, values, place or {})) from None
-    except TypeError:
-        wrong = next(key for key in values if not isinstance(key, str))
-        raise UserError(f"expected settings by name, got the key {wrong!r}") from None
 
 
 def read_settings(path: Path) -> tuple[dict[str, Any], dict[str, str]]:

@@ -1,0 +1,245 @@
+"""Readers on real files where present and on tiny ones written here; splits; augmentation."""
+
+import gzip
+import struct
+
+import numpy as np
+import pytest
+import torch
+from conftest import real_folder
+
+from lipscale import data, world
+from lipscale.data.batches import augment, epoch_batches
+from lipscale.data.dataset import preprocessing
+from lipscale.data.idx import read_idx
+from lipscale.errors import UserError
+
+
+def idx_bytes(array):
+    return b"\0\0\x08" + bytes([array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+
+
+def write_idx_set(folder, *, compress=False, n=20):
+    rng = np.random.default_rng(0)
+    contents = {
+        "train-images-idx3-ubyte": rng.integers(0, 256, (n, 28, 28), dtype=np.uint8),
+        "train-labels-idx1-ubyte": np.arange(n, dtype=np.uint8) % 10,
+        "t10k-images-idx3-ubyte": rng.integers(0, 256, (10, 28, 28), dtype=np.uint8),
+        "t10k-labels-idx1-ubyte": np.arange(10, dtype=np.uint8),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, array in contents.items():
+        raw = idx_bytes(array)
+        (folder / (name + ".gz" * compress)).write_bytes(gzip.compress(raw) if compress else raw)
+    return contents
+
+
+def write_cifar100(folder, *, n=200):
+    rng = np.random.default_rng(0)
+    folder.mkdir(parents=True)
+    for name in ("train.bin", "test.bin"):
+        rows = rng.integers(0, 256, (n, 3074), dtype=np.uint8)
+        rows[:, 0], rows[:, 1] = 7, np.arange(n) % 100
+        (folder / name).write_bytes(rows.tobytes())
+    (folder / "fine_label_names.txt").write_text("\n".join(f"c{i}" for i in range(100)))
+    return rows
+
+
+class TestReaders:
+    def test_digits_are_embedded_with_a_fixed_test_part(self):
+        one, two = data.load_dataset("digits"), data.load_dataset("digits")
+        assert (len(one.train), len(one.test)) == (1437, 360)
+        assert torch.equal(one.test.inputs, two.test.inputs)
+        assert (float(one.train.inputs.min()), float(one.train.inputs.max())) == (0, 1)
+        rows = {tuple(r) for r in one.train.inputs.flatten(1).tolist()}
+        assert not any(tuple(r) in rows for r in one.test.inputs.flatten(1).tolist())
+
+    @pytest.mark.parametrize("compress", [False, True])
+    @pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
+    def test_idx_files_plain_and_gzipped(self, tmp_path, name, compress):
+        contents = write_idx_set(tmp_path / name, compress=compress)
+        found = data.load_dataset(name, tmp_path)
+        assert found.train.inputs.shape == (20, 1, 28, 28)
+        np.testing.assert_array_equal(found.train.inputs[:, 0].numpy(), contents["train-images-idx3-ubyte"])
+        np.testing.assert_array_equal(found.test.labels.numpy(), contents["t10k-labels-idx1-ubyte"])
+        assert len(found.classes) == 10
+
+    def test_cifar100_takes_the_fine_label(self, tmp_path):
+        rows = write_cifar100(tmp_path / "cifar-100-binary")
+        found = data.load_dataset("cifar100", tmp_path)
+        assert found.test.labels.tolist() == (np.arange(200) % 100).tolist()
+        np.testing.assert_array_equal(found.test.inputs[5].flatten().numpy(), rows[5, 2:])
+        assert found.classes[3] == "c3"
+
+    def test_real_fashion_mnist(self):
+        found = data.load_dataset("fashion-mnist", real_folder("fashion-mnist"))
+        assert (len(found.train), len(found.test)) == (60000, 10000)
+        assert torch.bincount(found.train.labels).tolist() == [6000] * 10
+        mean = preprocessing(found.train).mean[0]
+        assert mean == pytest.approx(0.2860, abs=1e-4)  # the figure everybody normalises with
+
+    def test_real_cifar10(self):
+        found = data.load_dataset("cifar10", real_folder("cifar10"))
+        assert (len(found.train), len(found.test)) == (50000, 10000)
+        assert found.classes[0] == "airplane"
+        assert found.test.labels[:5].tolist() == [3, 8, 8, 0, 6]
+        assert preprocessing(found.train).mean == pytest.approx((0.4914, 0.4822, 0.4465), abs=1e-4)
+
+    def test_real_cifar100(self):
+        found = data.load_dataset("cifar100", real_folder("cifar100"))
+        assert len(found.classes) == 100
+        assert found.train.inputs.shape[1:] == (3, 32, 32)
+        assert len(found.train.labels.unique()) == 100
+
+    def test_the_environment_and_the_flag_are_searched(self, tmp_path, monkeypatch):
+        write_idx_set(tmp_path / "a" / "mnist")
+        monkeypatch.setenv("LIPSCALE_DATA", str(tmp_path / "a"))
+        assert data.find_folder("mnist") == tmp_path / "a" / "mnist"
+        assert data.find_folder("mnist", tmp_path / "elsewhere") is None
+        assert data.find_folder("mnist", tmp_path / "a" / "mnist") == tmp_path / "a" / "mnist"
+
+    def test_npz_images_and_tables(self, tmp_path):
+        rng = np.random.default_rng(0)
+        y = np.arange(50) % 3
+        np.savez(tmp_path / "images.npz", x=rng.integers(0, 256, (50, 3, 8, 8), dtype=np.uint8), y=y)
+        images = data.load_dataset(str(tmp_path / "images.npz"))
+        assert (len(images.train), len(images.test), images.train.inputs.dtype) == (40, 10, torch.uint8)
+        np.savez(tmp_path / "table.npz", x=rng.normal(5, 3, (50, 4)), y=y, x_test=rng.normal(size=(6, 4)), y_test=y[:6])
+        table, done = data.prepare(data.load_dataset(str(tmp_path / "table.npz")))
+        assert done.unit == "standard deviations"
+        torch.testing.assert_close(table.train.inputs.mean(0), torch.zeros(4), atol=1e-6, rtol=0)
+        torch.testing.assert_close(table.train.inputs.std(0, correction=0), torch.ones(4))
+        assert len(table.test) == 6
+
+
+def npz(folder, **arrays):
+    path = folder / "bad.npz"
+    np.savez(path, **arrays)
+    return str(path)
+
+
+X, Y = np.random.default_rng(0).random((20, 1, 4, 4)), np.arange(20) % 2
+
+
+@pytest.mark.parametrize(("arrays", "message"), [
+    ({"x": X}, "expected x and y"),
+    ({"x": X, "y": np.zeros(20, int)}, "1 class"),
+    ({"x": X, "y": np.zeros(20, int), "classes": np.array(["a", "b"])}, "one class"),
+    ({"x": X, "y": Y - 1}, "got -1"),
+    ({"x": X, "y": Y, "x_test": X, "y_test": Y + 5}, "label 5 of sample 0 is not in 0..1"),
+    ({"x": X, "y": Y[:-1]}, "20 rows in x but 19 in y"),
+    ({"x": X, "y": Y.astype(float)}, "whole-number labels"),
+    ({"x": np.where(X > 0.99, np.nan, X), "y": Y}, "NaN or infinite"),
+    ({"x": np.where(X > 0.99, np.inf, X), "y": Y}, "NaN or infinite"),
+    ({"x": X * 255, "y": Y}, r"bytes or numbers in \[0, 1\]"),
+    ({"x": X[:0], "y": Y[:0]}, "empty"),
+    ({"x": np.array([{}] * 20, dtype=object), "y": Y}, "plain arrays"),
+])
+def test_bad_arrays_are_named(tmp_path, arrays, message):
+    with pytest.raises(UserError, match=message):
+        data.load_dataset(npz(tmp_path, **arrays))
+
+
+def test_bad_files_and_names_are_named(tmp_path):
+    with pytest.raises(UserError, match=r"did you mean cifar10\?"):
+        data.load_dataset("cifra10")
+    with pytest.raises(UserError, match="apt-get install dataset-fashion-mnist"):
+        data.load_dataset("fashion-mnist", tmp_path)
+    junk = tmp_path / "junk.npz"
+    junk.write_bytes(b"PK\x03\x04 not really")
+    with pytest.raises(UserError, match="junk.npz"):
+        data.load_dataset(str(junk))
+    good = idx_bytes(np.zeros((3, 2), np.uint8))
+    for name, raw in {"cut": good[:-1], "head": good[:6], "kind": b"\0\0\x0d" + good[3:], "empty": b""}.items():
+        (tmp_path / name).write_bytes(raw)
+        with pytest.raises(UserError, match=name):
+            read_idx(tmp_path / name)
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(good)[:-9])
+    with pytest.raises(UserError, match="cut.gz"):
+        read_idx(tmp_path / "cut.gz")
+    write_cifar100(tmp_path / "cifar-100-binary")
+    with (tmp_path / "cifar-100-binary" / "train.bin").open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(UserError, match=r"train.bin is truncated"):
+        data.load_dataset("cifar100", tmp_path)
+
+
+class TestSplits:
+    def test_a_split_is_a_partition_in_proportion(self):
+        labels = torch.tensor([0] * 700 + [1] * 200 + [2] * 100)[torch.randperm(1000)]
+        chosen, rest = data.stratified(labels, 100, seed=3, stream="test")
+        assert torch.equal(torch.cat((chosen, rest)).sort().values, torch.arange(1000))
+        assert torch.bincount(labels[chosen]).tolist() == [70, 20, 10]
+
+    def test_rounding_adds_up(self):
+        labels = torch.arange(1437) % 10
+        chosen, _ = data.stratified(labels, 144, seed=0, stream="x")
+        assert len(chosen) == 144
+        assert torch.bincount(labels[chosen]).min() >= 14
+
+    def test_the_seed_and_only_the_seed_decides(self):
+        labels = torch.arange(100) % 4
+        first = data.stratified(labels, 20, seed=0, stream="x")[0]
+        torch.manual_seed(123)
+        assert torch.equal(first, data.stratified(labels, 20, seed=0, stream="x")[0])
+        assert not torch.equal(first, data.stratified(labels, 20, seed=1, stream="x")[0])
+
+    def test_limit_keeps_the_test_part(self):
+        digits = data.load_dataset("digits")
+        small = data.limit(digits, 100, seed=0)
+        assert (len(small.train), len(small.test)) == (100, 360)
+        for count in (5, 5000):
+            with pytest.raises(UserError, match=f"got {count}"):
+                data.limit(digits, count, seed=0)
+
+    def test_a_class_without_calibration_sample_is_named(self):
+        samples = data.Samples(torch.rand(103, 4), torch.tensor([0] * 100 + [1] * 3))
+        with pytest.raises(UserError, match="class 'rare' has no calibration sample"):
+            data.split_calibration(samples, 0.1, seed=0, classes=("common", "rare"))
+
+
+class TestBatches:
+    samples = data.Samples(torch.arange(103 * 3 * 8 * 8).reshape(103, 3, 8, 8).to(torch.uint8), torch.arange(103))
+
+    def batches(self, **kwargs):
+        settings = {"augmentation": "none", "seed": 0, "stream": ("train", 1, 1)} | kwargs
+        return list(epoch_batches(self.samples, 25, **settings))
+
+    def test_every_sample_comes_once_in_batches_of_equal_size(self):
+        found = self.batches()
+        assert sorted(torch.cat([y for _, y in found]).tolist()) == list(range(103))
+        sizes = [len(y) for _, y in found]
+        assert max(sizes) <= 25
+        assert max(sizes) - min(sizes) <= 1
+        x, y = found[0]
+        torch.testing.assert_close(x, self.samples.inputs[y].float() / 255)
+
+    def test_epochs_differ_and_repeat_exactly(self):
+        one, again, other = self.batches(), self.batches(), self.batches(stream=("train", 1, 2))
+        assert torch.equal(one[0][1], again[0][1])
+        assert not torch.equal(one[0][1], other[0][1])
+
+    def test_a_crop_is_a_shift_with_zeros(self):
+        images = torch.rand(50, 2, 8, 8) + 1
+        cropped = augment(images, "crop", generator=world.generator(0, "crop"))
+        shifts = set()
+        for before, after in zip(images, cropped, strict=True):
+            rows, columns = after[0].nonzero()[:, 0], after[0].nonzero()[:, 1]
+            inside = after[:, rows.min() : rows.max() + 1, columns.min() : columns.max() + 1]
+            # what is left of the picture is found somewhere in it, and it was shifted by at most 4
+            h, w = inside.shape[1:]
+            assert h >= 4
+            assert w >= 4
+            places = [(i, j) for i in range(9 - h) for j in range(9 - w)
+                      if torch.equal(before[:, i : i + h, j : j + w], inside)]
+            assert len(places) == 1
+            shifts.add((places[0][0] - int(rows.min()), places[0][1] - int(columns.min())))
+        assert len(shifts) > 10
+
+    def test_a_flip_mirrors_about_half(self):
+        images = torch.rand(400, 1, 4, 4)
+        flipped = augment(images, "flip", generator=world.generator(0, "flip"))
+        mirrored = (flipped == images.flip(-1)).flatten(1).all(1)
+        same = (flipped == images).flatten(1).all(1)
+        assert (mirrored ^ same).all()
+        assert 150 < int(mirrored.sum()) < 250

@@ -1,0 +1,184 @@
+"""Algorithm 1: each step does what the paper says, on a real network and real digits."""
+
+import math
+
+import pytest
+import torch
+
+from lipscale import data, models, world
+from lipscale.config import Settings, replace
+from lipscale.errors import DivergedError
+from lipscale.feedback import DEGENERATE_STEP
+from lipscale.layers import BatchCentering
+from lipscale.lipschitz import get_lipschitz, set_lipschitz
+from lipscale.mode import evaluation_mode, predict_logits
+from lipscale.temperature import fit_temperature
+from lipscale.training import ListTraining
+
+QUICK = Settings(epochs=3, phase2_epochs=2, batch_size=64)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    found = data.limit(data.load_dataset("digits"), 400, seed=0)
+    return data.split_calibration(found.train, 0.25, seed=0, classes=found.classes)
+
+
+def make(digits, settings=QUICK, *, net="mlp", calibration=True):
+    with world.seeded(settings.seed, "weights"):
+        network = models.mlp(10, (1, 8, 8), 32) if net == "mlp" else models.convnet(10, 1, 4)
+    return ListTraining(network, digits[0], digits[1] if calibration else None, settings)
+
+
+@pytest.mark.parametrize("net", ["mlp", "convnet"])
+def test_right_after_an_update_the_network_is_calibrated(digits, net):
+    """L <- L / T* and the projection together make T* = 1, as Algorithm 1 means it."""
+    training = make(digits, net=net)
+    seen = []
+
+    def check(epoch):
+        logits = predict_logits(training.net, digits[1])
+        seen.append((epoch.temperature, fit_temperature(logits, digits[1].labels)))
+
+    training.on_epoch = check
+    training.phase_one()
+    assert len(seen) == 3
+    assert all(after == pytest.approx(1, rel=1e-4) for before, after in seen)
+    assert any(abs(before - 1) > 0.05 for before, _ in seen)  # there was something to correct
+
+
+def test_the_constants_follow_the_rule(digits):
+    training, history = make(digits, replace(QUICK, lipschitz=2.0)), []
+    training.on_epoch = history.append
+    training.phase_one()
+    expected = 2.0
+    for epoch in history:
+        expected /= epoch.temperature
+        assert epoch.lipschitz == pytest.approx(expected, rel=1e-5)
+    assert training.feedback.constant == pytest.approx(expected)
+
+
+def test_phase_two_freezes_the_constant_and_sees_all_data(digits):
+    training, history, sizes = make(digits), [], []
+    training.on_epoch = history.append
+    original = training._optimise
+    training._optimise = lambda batches: _count(original, batches, sizes)
+    training.run()
+    assert [e.phase for e in history] == [1, 1, 1, 2, 2]
+    assert sizes == [300, 300, 300, 400, 400]
+    assert len({e.lipschitz for e in history[2:]}) == 1
+    assert all(e.temperature is None for e in history[3:])
+
+
+def _count(optimise, batches, sizes):
+    seen = list(batches)
+    sizes.append(sum(len(y) for _, y in seen))
+    return optimise(iter(seen))
+
+
+def test_phase_two_continues_or_restarts_the_optimizer(digits):
+    for start, same in (("continue", True), ("restart", False)):
+        training = make(digits, replace(QUICK, phase2_start=start))
+        training.phase_one()
+        steps, averaged = training.optimizer.param_groups[0]["k"], training.net.head.peer.parametrizations.weight.original
+        before, optimizer = averaged.detach().clone(), training.optimizer
+        training.settings = replace(training.settings, phase2_epochs=0)
+        training.phase_two(digits[0])
+        assert (training.optimizer is optimizer) is same
+        assert training.optimizer.param_groups[0]["k"] == (steps if same else 0)
+        assert torch.equal(before, averaged)  # either way it starts from the averaged weights
+
+
+def test_a_fixed_constant_is_the_same_loop_without_feedback(digits):
+    training, history = make(digits, replace(QUICK, lipschitz=5.0), calibration=False), []
+    training.on_epoch = history.append
+    training.run()
+    assert len(history) == 3
+    assert {round(e.lipschitz, 4) for e in history} == {5.0}
+    assert {e.temperature for e in history} == {None}
+    assert history[-1].loss < history[0].loss
+
+
+def test_the_stop_ends_phase_one(digits):
+    training, history = make(digits, replace(QUICK, epochs=50, window=2, tolerance=10.0)), []
+    training.on_epoch = history.append
+    training.phase_one()
+    assert len(history) == 2
+
+
+def test_the_same_seed_gives_the_same_numbers_and_another_does_not(digits):
+    losses = []
+    for seed in (0, 0, 1):
+        training, history = make(digits, replace(QUICK, seed=seed)), []
+        training.on_epoch = history.append
+        torch.manual_seed(len(losses))  # the global generator plays no part
+        training.phase_one()
+        losses.append([(e.loss, e.lipschitz) for e in history])
+    assert losses[0] == losses[1] != losses[2]
+
+
+def test_the_offset_never_enters_the_temperature(digits):
+    training, history = make(digits, replace(QUICK, offset=3.0)), []
+    training.on_epoch = lambda e: history.append(
+        (e, fit_temperature(predict_logits(training.net, digits[1]), digits[1].labels))
+    )
+    training.phase_one()
+    assert all(after == pytest.approx(1, rel=1e-4) for _, after in history)
+
+
+def test_separable_and_hopeless_calibration_sets_are_named_once_and_bounded(digits, caplog):
+    train, calibration = digits
+    separable = calibration.take(torch.tensor([int((calibration.labels == c).nonzero()[0]) for c in range(10)]))
+    training = ListTraining(models.mlp(10, (1, 8, 8), 32), train.join(separable), separable, replace(QUICK, epochs=25))
+    history = []
+    training.on_epoch = history.append
+    with caplog.at_level("WARNING", "lipscale"):
+        training.phase_one()
+    zero = [i for i, e in enumerate(history) if e.temperature == 0]
+    assert zero, "ten memorised samples should be separable"
+    ratios = [history[i].lipschitz / history[i - 1].lipschitz for i in zero if i]
+    assert all(r <= DEGENERATE_STEP * (1 + 1e-6) for r in ratios)
+    assert sum("misclassified" in r.message for r in caplog.records) == 1
+
+    wrong = data.Samples(calibration.inputs, (calibration.labels + 5) % 10)
+    training = ListTraining(models.mlp(10, (1, 8, 8), 32), train, wrong, QUICK)
+    training.phase_one()
+    assert math.isinf(fit_temperature(predict_logits(training.net, wrong), wrong.labels))
+    assert get_lipschitz(training.net) == pytest.approx(1 / DEGENERATE_STEP**3)
+
+
+@pytest.mark.parametrize("calibration", [True, False])
+def test_a_diverging_run_stops_with_the_epoch_named(digits, calibration):
+    training = make(digits, calibration=calibration)
+    training.train = data.Samples(training.train.inputs * float("inf"), training.train.labels)
+    with pytest.raises(DivergedError, match="epoch 1 of Phase I"):
+        training.run()
+
+
+def test_evaluation_mode_shows_the_averaged_weights_and_gives_the_training_ones_back(digits):
+    training = make(digits, replace(QUICK, learning_rate=0.01), net="convnet")
+    training.phase_one()
+    net, optimizer = training.net, training.optimizer
+    net.train()
+    optimizer.train()
+    batch = digits[0].inputs[:64]
+    kept = {k: v.clone() for k, v in net.state_dict().items()}
+    with evaluation_mode(net, optimizer, centering_batches=[batch]):
+        assert not net.training
+        averaged = {k: v.clone() for k, v in net.state_dict().items()}
+        first = net(batch)
+        assert torch.equal(first, net(batch))
+    assert net.training
+    trainable = [k for k in kept if k.endswith("original")]
+    assert any(not torch.equal(kept[k], averaged[k]) for k in trainable)
+    for k in trainable:
+        torch.testing.assert_close(net.state_dict()[k], kept[k])
+    centering = next(m for m in net.modules() if isinstance(m, BatchCentering))
+    assert centering.mean.abs().max() > 0  # the estimate is kept
+
+
+def test_a_projection_in_evaluation_mode_carries_over_to_training(digits):
+    training = make(digits)
+    with evaluation_mode(training.net, training.optimizer):
+        set_lipschitz(training.net, 7.0)
+    assert get_lipschitz(training.net) == pytest.approx(7.0)
