@@ -49,7 +49,11 @@ def lipscale(*arguments, cwd=None, check=True, env=None) -> subprocess.Completed
     """Run the console script as a user would."""
     script = Path(sys.executable).with_name("lipscale")
     done = subprocess.run(
-        [script, *map(str, arguments)], capture_output=True, text=True, cwd=cwd, env={**os.environ, **(env or {})}
+        [script, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, **(env or {})},
     )
     if check:
         assert done.returncode == 0, done.stderr

@@ -29,7 +29,9 @@ def test_the_radius_of_a_linear_classifier_is_the_distance_to_its_boundary():
     x = torch.randn(20, 6, dtype=torch.float64)
     z, w = net(x), net[0].weight
     top = z.topk(2).indices
-    distance = (z.gather(1, top[:, :1]) - z.gather(1, top[:, 1:])).squeeze(1) / (w[top[:, 0]] - w[top[:, 1]]).norm(dim=1)
+    distance = (z.gather(1, top[:, :1]) - z.gather(1, top[:, 1:])).squeeze(1) / (w[top[:, 0]] - w[top[:, 1]]).norm(
+        dim=1
+    )
     torch.testing.assert_close(certified_radius(net, x), distance)
 
 
@@ -53,7 +55,11 @@ def test_certifying_leaves_the_mode_alone():
 def test_certified_accuracy_counts_correct_samples_only():
     radii = torch.tensor([0.0, 0.1, 0.3, 0.6])
     assert certified_accuracy(radii, [0.0, 36 / 255, 0.25, 0.3, 0.5]) == {
-        "0": 0.75, "0.1412": 0.5, "0.25": 0.5, "0.3": 0.5, "0.5": 0.25,
+        "0": 0.75,
+        "0.1412": 0.5,
+        "0.25": 0.5,
+        "0.3": 0.5,
+        "0.5": 0.25,
     }
 
 

@@ -9,7 +9,13 @@ from lipscale.experiments import RECIPES
 
 def test_the_defaults_are_the_papers_where_it_says():
     s = Settings()
-    assert (s.lipschitz, s.offset, s.window, s.tolerance, s.calibration_fraction) == (1.0, 0.0, 30, 0.001, 0.1)
+    assert (s.lipschitz, s.offset, s.window, s.tolerance, s.calibration_fraction) == (
+        1.0,
+        0.0,
+        30,
+        0.001,
+        0.1,
+    )
     assert s.phase2_start == "continue"
 
 
@@ -32,20 +38,23 @@ def test_epsilons_may_be_fractions(given, expected):
     assert make_settings({"epsilons": given}).epsilons == expected
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ("seed: 1\nepoch: 5\n", r"s.yaml, line 2: unknown setting 'epoch'; did you mean 'epochs'\?"),
-    ("model: resnet\n", r"s.yaml, line 1: model: .*did you mean 'resnet18'\?, got 'resnet'"),
-    ("\n\noffset: -1\n", "s.yaml, line 3: offset: .*greater than or equal to 0, got -1"),
-    ("epochs: many\n", "line 1: epochs: .*integer.*got 'many'"),
-    ("lipschitz: .inf\n", "line 1: lipschitz: .*finite"),
-    ("epsilons: [0.1, x]\n", "line 1: epsilons"),
-    ("epsilons: []\n", "line 1: epsilons"),
-    ("epsilons: null\n", "line 1: epsilons"),
-    ("- 1\n", "expected lines like"),
-    ("1: 2\n", "line 1: unknown setting .1."),
-    ("a: [\n", "no valid YAML"),
-    ("!!python/object/apply:os.system ['true']\n", "no valid YAML"),
-])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("seed: 1\nepoch: 5\n", r"s.yaml, line 2: unknown setting 'epoch'; did you mean 'epochs'\?"),
+        ("model: resnet\n", r"s.yaml, line 1: model: .*did you mean 'resnet18'\?, got 'resnet'"),
+        ("\n\noffset: -1\n", "s.yaml, line 3: offset: .*greater than or equal to 0, got -1"),
+        ("epochs: many\n", "line 1: epochs: .*integer.*got 'many'"),
+        ("lipschitz: .inf\n", "line 1: lipschitz: .*finite"),
+        ("epsilons: [0.1, x]\n", "line 1: epsilons"),
+        ("epsilons: []\n", "line 1: epsilons"),
+        ("epsilons: null\n", "line 1: epsilons"),
+        ("- 1\n", "expected lines like"),
+        ("1: 2\n", "line 1: unknown setting .1."),
+        ("a: [\n", "no valid YAML"),
+        ("!!python/object/apply:os.system ['true']\n", "no valid YAML"),
+    ],
+)
 def test_errors_name_the_place(tmp_path, text, message):
     path = tmp_path / "s.yaml"
     path.write_text(text)

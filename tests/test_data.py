@@ -6,8 +6,8 @@ import struct
 import numpy as np
 import pytest
 import torch
-from conftest import real_folder
 
+from conftest import real_folder
 from lipscale import data, world
 from lipscale.data.batches import augment, epoch_batches
 from lipscale.data.dataset import preprocessing
@@ -104,7 +104,13 @@ class TestReaders:
         np.savez(tmp_path / "images.npz", x=rng.integers(0, 256, (50, 3, 8, 8), dtype=np.uint8), y=y)
         images = data.load_dataset(str(tmp_path / "images.npz"))
         assert (len(images.train), len(images.test), images.train.inputs.dtype) == (40, 10, torch.uint8)
-        np.savez(tmp_path / "table.npz", x=rng.normal(5, 3, (50, 4)), y=y, x_test=rng.normal(size=(6, 4)), y_test=y[:6])
+        np.savez(
+            tmp_path / "table.npz",
+            x=rng.normal(5, 3, (50, 4)),
+            y=y,
+            x_test=rng.normal(size=(6, 4)),
+            y_test=y[:6],
+        )
         table, done = data.prepare(data.load_dataset(str(tmp_path / "table.npz")))
         assert done.unit == "standard deviations"
         torch.testing.assert_close(table.train.inputs.mean(0), torch.zeros(4), atol=1e-6, rtol=0)
@@ -121,20 +127,23 @@ def npz(folder, **arrays):
 X, Y = np.random.default_rng(0).random((20, 1, 4, 4)), np.arange(20) % 2
 
 
-@pytest.mark.parametrize(("arrays", "message"), [
-    ({"x": X}, "expected x and y"),
-    ({"x": X, "y": np.zeros(20, int)}, "1 class"),
-    ({"x": X, "y": np.zeros(20, int), "classes": np.array(["a", "b"])}, "one class"),
-    ({"x": X, "y": Y - 1}, "got -1"),
-    ({"x": X, "y": Y, "x_test": X, "y_test": Y + 5}, "label 5 of sample 0 is not in 0..1"),
-    ({"x": X, "y": Y[:-1]}, "20 rows in x but 19 in y"),
-    ({"x": X, "y": Y.astype(float)}, "whole-number labels"),
-    ({"x": np.where(X > 0.99, np.nan, X), "y": Y}, "NaN or infinite"),
-    ({"x": np.where(X > 0.99, np.inf, X), "y": Y}, "NaN or infinite"),
-    ({"x": X * 255, "y": Y}, r"bytes or numbers in \[0, 1\]"),
-    ({"x": X[:0], "y": Y[:0]}, "empty"),
-    ({"x": np.array([{}] * 20, dtype=object), "y": Y}, "plain arrays"),
-])
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x": X}, "expected x and y"),
+        ({"x": X, "y": np.zeros(20, int)}, "1 class"),
+        ({"x": X, "y": np.zeros(20, int), "classes": np.array(["a", "b"])}, "one class"),
+        ({"x": X, "y": Y - 1}, "got -1"),
+        ({"x": X, "y": Y, "x_test": X, "y_test": Y + 5}, "label 5 of sample 0 is not in 0..1"),
+        ({"x": X, "y": Y[:-1]}, "20 rows in x but 19 in y"),
+        ({"x": X, "y": Y.astype(float)}, "whole-number labels"),
+        ({"x": np.where(X > 0.99, np.nan, X), "y": Y}, "NaN or infinite"),
+        ({"x": np.where(X > 0.99, np.inf, X), "y": Y}, "NaN or infinite"),
+        ({"x": X * 255, "y": Y}, r"bytes or numbers in \[0, 1\]"),
+        ({"x": X[:0], "y": Y[:0]}, "empty"),
+        ({"x": np.array([{}] * 20, dtype=object), "y": Y}, "plain arrays"),
+    ],
+)
 def test_bad_arrays_are_named(tmp_path, arrays, message):
     with pytest.raises(UserError, match=message):
         data.load_dataset(npz(tmp_path, **arrays))
@@ -150,7 +159,12 @@ def test_bad_files_and_names_are_named(tmp_path):
     with pytest.raises(UserError, match="junk.npz"):
         data.load_dataset(str(junk))
     good = idx_bytes(np.zeros((3, 2), np.uint8))
-    for name, raw in {"cut": good[:-1], "head": good[:6], "kind": b"\0\0\x0d" + good[3:], "empty": b""}.items():
+    for name, raw in {
+        "cut": good[:-1],
+        "head": good[:6],
+        "kind": b"\0\0\x0d" + good[3:],
+        "empty": b"",
+    }.items():
         (tmp_path / name).write_bytes(raw)
         with pytest.raises(UserError, match=name):
             read_idx(tmp_path / name)
@@ -230,8 +244,12 @@ class TestBatches:
             h, w = inside.shape[1:]
             assert h >= 4
             assert w >= 4
-            places = [(i, j) for i in range(9 - h) for j in range(9 - w)
-                      if torch.equal(before[:, i : i + h, j : j + w], inside)]
+            places = [
+                (i, j)
+                for i in range(9 - h)
+                for j in range(9 - w)
+                if torch.equal(before[:, i : i + h, j : j + w], inside)
+            ]
             assert len(places) == 1
             shifts.add((places[0][0] - int(rows.min()), places[0][1] - int(columns.min())))
         assert len(shifts) > 10

@@ -63,7 +63,7 @@ def test_degenerate_steps_never_exceed_their_total_in_any_order(temperatures):
     for t in temperatures:
         feedback.update(t)
         by_rule = by_rule / t if t in (0.5, 2.0) else by_rule
-        assert 1 / DEGENERATE_TOTAL <= feedback.constant / by_rule * (1 + 1e-9)
+        assert feedback.constant / by_rule * (1 + 1e-9) >= 1 / DEGENERATE_TOTAL
         assert feedback.constant / by_rule <= DEGENERATE_TOTAL * (1 + 1e-9)
 
 

@@ -6,9 +6,9 @@ import deel.torchlip as torchlip
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import dense
 from orthogonium.layers.conv.AOC import AdaptiveOrthoConv2d
 
+from conftest import dense
 from lipscale.errors import UserError
 from lipscale.layers import (
     BatchCentering,
@@ -23,7 +23,16 @@ from lipscale.layers import (
     polar_factor,
 )
 
-SHAPES = [(3, 8, 3, 1), (8, 8, 3, 1), (8, 4, 3, 1), (4, 8, 3, 2), (3, 16, 3, 2), (8, 6, 1, 1), (4, 4, 2, 2), (3, 5, 5, 1)]
+SHAPES = [
+    (3, 8, 3, 1),
+    (8, 8, 3, 1),
+    (8, 4, 3, 1),
+    (4, 8, 3, 2),
+    (3, 16, 3, 2),
+    (8, 6, 1, 1),
+    (4, 4, 2, 2),
+    (3, 5, 5, 1),
+]
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), [(5, 9), (9, 5), (7, 7), (4, 1)])
@@ -154,7 +163,9 @@ def test_centering_in_training_equals_torchlips():
 
 
 def test_estimated_means_are_the_training_means_at_every_depth_and_survive_a_change_of_scale():
-    net = torch.nn.Sequential(OrthoConv2d(2, 4, 3), BatchCentering(4), GroupSort2(), OrthoConv2d(4, 4, 3), BatchCentering(4))
+    net = torch.nn.Sequential(
+        OrthoConv2d(2, 4, 3), BatchCentering(4), GroupSort2(), OrthoConv2d(4, 4, 3), BatchCentering(4)
+    )
     batches = [torch.randn(8, 2, 6, 6) + 1 for _ in range(3)]
     estimate_means(net.eval(), batches)
     seen = []

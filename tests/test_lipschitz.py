@@ -4,10 +4,10 @@ import copy
 
 import pytest
 import torch
-from conftest import jacobian_norms
 from schedulefree import AdamWScheduleFree
 from torch import nn
 
+from conftest import jacobian_norms
 from lipscale import models
 from lipscale.errors import UserError
 from lipscale.layers import BatchCentering, ConvexResidual, GroupSort2, OrthoLinear, Standardise

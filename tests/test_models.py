@@ -55,18 +55,23 @@ def test_any_image_size_works(size):
     assert models.resnet18(3, 1, 4).eval()(x).shape == (2, 3)
 
 
-@pytest.mark.parametrize("make", [
-    lambda parts: models.resnet18(5, 3, 8, parts=parts),
-    lambda parts: models.convnet(5, 3, 8, parts=parts),
-    lambda parts: models.mlp(5, (3, 16, 16), 8, parts=parts),
-])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda parts: models.resnet18(5, 3, 8, parts=parts),
+        lambda parts: models.convnet(5, 3, 8, parts=parts),
+        lambda parts: models.mlp(5, (3, 16, 16), 8, parts=parts),
+    ],
+)
 def test_twins_have_the_same_topology_in_plain_parts(make):
     constrained, twin = make(models.LIPSCHITZ).eval(), make(models.UNCONSTRAINED)
 
     def shapes(net, kinds):
         found = [m for m in net.modules() if isinstance(m, kinds)]
-        return [(m.in_channels, m.out_channels) if hasattr(m, "in_channels") else (m.in_features, m.out_features)
-                for m in found]
+        return [
+            (m.in_channels, m.out_channels) if hasattr(m, "in_channels") else (m.in_features, m.out_features)
+            for m in found
+        ]
 
     plain = [m for m in twin.modules() if not list(m.children())]
     assert not any(isinstance(m, (OrthoConv2d, OrthoLinear, BatchCentering, GroupSort2)) for m in plain)

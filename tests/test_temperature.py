@@ -92,12 +92,15 @@ def test_float32_and_integer_labels_of_any_kind_are_taken():
     assert fit_temperature(z.float(), y.int()) == pytest.approx(fit_temperature(z.float().double(), y), rel=1e-12)
 
 
-@pytest.mark.parametrize(("logits", "labels", "message"), [
-    (torch.tensor([[0.0, float("nan")]]), torch.tensor([0]), "row 0"),
-    (torch.zeros(2, 3), torch.tensor([0, 3]), "labels in 0..2"),
-    (torch.zeros(2, 3), torch.tensor([0]), r"labels \(1,\)"),
-    (torch.zeros(0, 3), torch.zeros(0, dtype=torch.long), "N >= 1"),
-])
+@pytest.mark.parametrize(
+    ("logits", "labels", "message"),
+    [
+        (torch.tensor([[0.0, float("nan")]]), torch.tensor([0]), "row 0"),
+        (torch.zeros(2, 3), torch.tensor([0, 3]), "labels in 0..2"),
+        (torch.zeros(2, 3), torch.tensor([0]), r"labels \(1,\)"),
+        (torch.zeros(0, 3), torch.zeros(0, dtype=torch.long), "N >= 1"),
+    ],
+)
 def test_bad_input_is_named(logits, labels, message):
     with pytest.raises(UserError, match=message):
         fit_temperature(logits, labels)

@@ -80,7 +80,10 @@ def test_phase_two_continues_or_restarts_the_optimizer(digits):
     for start, same in (("continue", True), ("restart", False)):
         training = make(digits, replace(QUICK, phase2_start=start))
         training.phase_one()
-        steps, averaged = training.optimizer.param_groups[0]["k"], training.net.head.peer.parametrizations.weight.original
+        steps, averaged = (
+            training.optimizer.param_groups[0]["k"],
+            training.net.head.peer.parametrizations.weight.original,
+        )
         before, optimizer = averaged.detach().clone(), training.optimizer
         training.settings = replace(training.settings, phase2_epochs=0)
         training.phase_two(digits[0])

@@ -27,7 +27,13 @@ app.add_typer(data_app, name="data")
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The run folder that `lipscale train` wrote.")]
 # the heading of --help under which each setting and those after it stand
-HELP_GROUPS = {"data": "Data", "model": "Network", "method": "LiST", "batch_size": "Optimizer", "epsilons": "Run"}
+HELP_GROUPS = {
+    "data": "Data",
+    "model": "Network",
+    "method": "LiST",
+    "batch_size": "Optimizer",
+    "epsilons": "Run",
+}
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 DataDir = Annotated[Path | None, typer.Option(help="Where the data sets lie now, if not where they were.")]
@@ -43,7 +49,10 @@ def main() -> None:
 
 
 def train(
-    settings_file: Path | None = None, recipe: str | None = None, resume: Path | None = None, **flags: str | None
+    settings_file: Path | None = None,
+    recipe: str | None = None,
+    resume: Path | None = None,
+    **flags: str | None,
 ) -> None:
     """Train a calibrated, certified classifier and write a run folder.
 
@@ -154,14 +163,14 @@ def predict(
     from dataclasses import asdict
 
     from lipscale.predict import predict, read_inputs
-    from lipscale.run import load, test_samples
+    from lipscale.run import first_test_samples, load
 
     loaded = load(run)
     truth: list[str] = []
     if files:
         inputs, names = read_inputs(files, loaded.preprocessing)
     else:
-        inputs, labels = test_samples(loaded, 10, data_dir=data_dir)
+        inputs, labels = first_test_samples(loaded, 10, data_dir=data_dir)
         names = [f"test sample {i}" for i in range(len(inputs))]
         truth = [loaded.classes[y] for y in labels.tolist()]
     answers = predict(loaded, inputs, names)
@@ -236,7 +245,9 @@ def _print_predictions(answers: "list[Prediction]", truth: list[str]) -> None:
 def _with_settings_as_flags(command: Any) -> Any:
     """Give the command one flag for each setting: written once, in Settings, it is documented and checked there."""
     argument = Annotated[Path | None, typer.Argument(metavar="SETTINGS.yaml", help="Settings in a YAML file.")]
-    recipe = Annotated[str | None, typer.Option(metavar="NAME", help="Start from the settings of one of the paper's runs.")]
+    recipe = Annotated[
+        str | None, typer.Option(metavar="NAME", help="Start from the settings of one of the paper's runs.")
+    ]
     resume = Annotated[Path | None, typer.Option(metavar="RUN", help="Continue a run that was stopped.")]
     annotations: dict[str, Any] = {"settings_file": argument, "recipe": recipe, "resume": resume}
     group = ""
@@ -262,7 +273,13 @@ def _shown(value: Any) -> str:
 
 def _kind(annotation: Any) -> str:
     text = str(annotation)
-    for word, metavar in (("tuple", "NUMBERS"), ("Path", "PATH"), ("int", "N"), ("float", "NUMBER"), ("str", "TEXT")):
+    for word, metavar in (
+        ("tuple", "NUMBERS"),
+        ("Path", "PATH"),
+        ("int", "N"),
+        ("float", "NUMBER"),
+        ("str", "TEXT"),
+    ):
         if word in text:
             return metavar
     return "VALUE"

@@ -19,7 +19,9 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     data: str = Field("digits", description="A data set's name (see `lipscale data list`) or an .npz file.")
-    data_dir: Path | None = Field(None, description="Where data sets lie; else $LIPSCALE_DATA and the system's folders.")
+    data_dir: Path | None = Field(
+        None, description="Where data sets lie; else $LIPSCALE_DATA and the system's folders."
+    )
     limit: int | None = Field(None, ge=2, description="Train on a stratified subset of this many samples.")
     augmentation: Literal["auto", "none", "crop", "flip", "crop+flip"] = Field(
         "auto", description="Random crops and mirror images; auto takes what suits the data set."
@@ -31,18 +33,24 @@ class Settings(BaseModel):
     model: Literal["auto", "mlp", "convnet", "resnet18"] = Field(
         "auto", description="The network; auto takes an MLP for tables and tiny images, else the convnet."
     )
-    width: int | None = Field(None, ge=2, description="Channels or units; default 64 (resnet18), 32 (convnet), 256 (mlp).")
+    width: int | None = Field(
+        None, ge=2, description="Channels or units; default 64 (resnet18), 32 (convnet), 256 (mlp)."
+    )
     depth: int = Field(3, ge=1, description="Hidden layers of the MLP.")
 
     method: Literal["list", "fixed"] = Field(
-        "list", description="list finds L by calibration feedback; fixed keeps --lipschitz and trains on all data."
+        "list",
+        description="list finds L by calibration feedback; fixed keeps --lipschitz and trains on all data.",
     )
     lipschitz: Positive = Field(1.0, description="The initial constant L0, or the constant of method fixed.")
-    offset: float = Field(0.0, ge=0, allow_inf_nan=False, description="Margin offset xi of the loss; larger is more robust.")
+    offset: float = Field(
+        0.0, ge=0, allow_inf_nan=False, description="Margin offset xi of the loss; larger is more robust."
+    )
     epochs: int = Field(120, ge=1, description="Most epochs of Phase I (it stops before, once L has settled).")
     phase2_epochs: int = Field(20, ge=0, description="Epochs of Phase II, on all training data with L frozen.")
     phase2_start: Literal["continue", "restart"] = Field(
-        "continue", description="Phase II keeps the optimizer's state, or restarts it from the averaged weights."
+        "continue",
+        description="Phase II keeps the optimizer's state, or restarts it from the averaged weights.",
     )
     window: int = Field(30, ge=2, description="Phase I stops once L's relative range over this many epochs ...")
     tolerance: Positive = Field(0.001, description="... is below this tolerance.")

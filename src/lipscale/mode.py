@@ -37,10 +37,10 @@ def evaluation_mode(
     was_training = net.training
     if optimizer is not None:
         optimizer.eval()
+        for module in net.modules():
+            if isinstance(module, ScaledLayer):
+                module.drop_cache()  # other weights are in place now
     net.eval()
-    for module in net.modules():
-        if isinstance(module, ScaledLayer):
-            module.drop_cache()  # version counters miss writes through .data
     try:
         if centering_batches is not None:
             estimate_means(net, centering_batches)

@@ -117,8 +117,8 @@ def _image(path: Path, preprocessing: Preprocessing) -> Tensor:
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise UserError(f"{path}: this run takes inputs of shape {shape}, not pictures; give .csv, .npy or .npz")
     try:
-        with Image.open(path) as picture:
-            picture = picture.convert("L" if shape[0] == 1 else "RGB")
+        with Image.open(path) as file:
+            picture = file.convert("L" if shape[0] == 1 else "RGB")
             if picture.size != (shape[2], shape[1]):
                 picture = picture.resize((shape[2], shape[1]), Image.Resampling.BILINEAR)
             pixels = np.asarray(picture, np.float32) / 255

@@ -24,7 +24,11 @@ class TrainingProgress:
         self.bar: Progress | None = None
         self.done = done
         if self.console.is_terminal:
-            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.completed}/{task.total}"),
+            )
             self.bar = Progress(*columns, TextColumn("{task.fields[status]}"), console=self.console)
             self.task = self.bar.add_task("Phase I", total=self.total, completed=done, status="")
 
@@ -35,7 +39,9 @@ class TrainingProgress:
             self.bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self.bar:
             self.bar.stop()
         logging.getLogger("lipscale").removeHandler(self._handler)

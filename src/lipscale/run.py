@@ -38,7 +38,12 @@ from lipscale.training.checkpoint import (
 )
 
 SETTINGS, DATA, HISTORY = "settings.yaml", "data.json", "history.jsonl"
-CHECKPOINT, MODEL, METRICS, VERSIONS = "checkpoint.safetensors", "model.safetensors", "metrics.json", "versions.json"
+CHECKPOINT, MODEL, METRICS, VERSIONS = (
+    "checkpoint.safetensors",
+    "model.safetensors",
+    "metrics.json",
+    "versions.json",
+)
 
 DEFAULT_WIDTH = {"resnet18": 64, "convnet": 32, "mlp": 256}
 # up to this many pixels the MLP serves better than a convolution
@@ -109,7 +114,7 @@ def load(folder: str | Path) -> Run:
             raise UserError(f"{folder} is not finished ({name} is missing): lipscale train --resume {folder}")
     about, metrics = _read_json(folder / DATA), _read_json(folder / METRICS)
     try:
-        fields = {k: tuple(v) if isinstance(v, list) else v for k, v in about["preprocessing"].items()}
+        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in about["preprocessing"].items()}
         preprocessing, classes = Preprocessing(**fields), tuple(about["classes"])
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{folder / DATA} is damaged ({error!r})") from error
@@ -120,14 +125,16 @@ def load(folder: str | Path) -> Run:
     return Run(folder, settings, net.eval().to(device), classes, preprocessing, metrics)
 
 
-def evaluate_run(run: Run, *, data_dir: Path | None = None, epsilons: tuple[float, ...] | None = None) -> dict[str, Any]:
+def evaluate_run(
+    run: Run, *, data_dir: Path | None = None, epsilons: tuple[float, ...] | None = None
+) -> dict[str, Any]:
     """The run's metrics, measured again on the test part of its data."""
     dataset, _ = _read_data(run.settings, data_dir=data_dir)
     measured = evaluate(run.net, dataset.test.to(_device_of(run.net)), epsilons=epsilons or run.settings.epsilons)
     return {**run.metrics, **measured}
 
 
-def test_samples(run: Run, count: int, *, data_dir: Path | None = None) -> tuple[Tensor, Tensor]:
+def first_test_samples(run: Run, count: int, *, data_dir: Path | None = None) -> tuple[Tensor, Tensor]:
     """The first inputs and labels of the test part, as the network takes them."""
     dataset, _ = _read_data(run.settings, data_dir=data_dir)
     return as_input(dataset.test.inputs[:count]), dataset.test.labels[:count]
@@ -200,9 +207,7 @@ def _new_training(settings: Settings, dataset: Dataset, preprocessing: Preproces
     return ListTraining(net, train_part.to(device), calibration, settings, augmentation=settings.augmentation)
 
 
-def _train_and_finish(
-    folder: Path, training: ListTraining, test: Samples, on_epoch: Callable[[Epoch], None]
-) -> Run:
+def _train_and_finish(folder: Path, training: ListTraining, test: Samples, on_epoch: Callable[[Epoch], None]) -> Run:
     def finish_epoch(epoch: Epoch) -> None:
         with (folder / HISTORY).open("a") as history:
             history.write(json.dumps(_strict(asdict(epoch))) + "\n")

@@ -38,9 +38,7 @@ def read(path: Path) -> Dataset:
     else:
         if int(samples.labels.min()) < 0:
             raise UserError(f"{path}: labels must be 0, 1, ..., got {int(samples.labels.min())}")
-        held_out, rest = stratified(
-            samples.labels, max(1, round(TEST_FRACTION * len(samples))), seed=0, stream="test"
-        )
+        held_out, rest = stratified(samples.labels, max(1, round(TEST_FRACTION * len(samples))), seed=0, stream="test")
         samples, test = samples.take(rest), samples.take(held_out)
     classes = tuple(names or map(str, range(int(samples.labels.max()) + 1)))
     return Dataset(path.stem, samples, test, classes)
@@ -51,9 +49,10 @@ def _inputs(array: np.ndarray, path: Path) -> Tensor:
         raise UserError(f"{path}: expected numbers of shape (N, F), (N, H, W) or (N, C, H, W), got {array.shape}")
     if array.ndim == 3:
         array = array[:, None]
-    if array.ndim == 4 and array.dtype != np.uint8 and array.size and not (0 <= array.min() and array.max() <= 1):
-        if np.isfinite(array).all():
-            raise UserError(f"{path}: images are bytes or numbers in [0, 1], got {array.min():g}..{array.max():g}")
+    if array.ndim == 4 and array.dtype != np.uint8 and array.size:
+        low, high = array.min(), array.max()
+        if (low < 0 or high > 1) and np.isfinite(array).all():  # what is not finite is named later, with its place
+            raise UserError(f"{path}: images are bytes or numbers in [0, 1], got {low:g}..{high:g}")
     return torch.from_numpy(array if array.dtype == np.uint8 and array.ndim == 4 else array.astype(np.float32))
 
 

@@ -23,7 +23,10 @@ def read_cifar10(folder: Path) -> Dataset:
 def read_cifar100(folder: Path) -> Dataset:
     """The images of a hundred classes; a coarse and a fine label byte a record, of which the fine one counts."""
     classes = _names(folder / "fine_label_names.txt")
-    train, test = _records([folder / "train.bin"], label_bytes=2), _records([folder / "test.bin"], label_bytes=2)
+    train, test = (
+        _records([folder / "train.bin"], label_bytes=2),
+        _records([folder / "test.bin"], label_bytes=2),
+    )
     return Dataset("cifar100", train, test, classes, augmentation="crop+flip")
 
 

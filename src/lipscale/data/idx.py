@@ -12,7 +12,12 @@ from torch import Tensor
 from lipscale.data.dataset import Dataset, Samples
 from lipscale.errors import UserError
 
-FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+FILES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
 DIGITS = tuple(map(str, range(10)))
 CLOTHES = (
     *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),

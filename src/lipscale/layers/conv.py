@@ -1,5 +1,7 @@
 """The scaled orthogonal convolution, on orthogonium's adaptive orthogonal convolution."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from orthogonium.layers.conv.AOC import AdaptiveOrthoConv2d
@@ -65,14 +67,14 @@ class OrthoConv2d(ScaledLayer):
 
 def _exact(peer: nn.Module, name: str) -> Tensor:
     """One of orthogonium's parametrised weights, with its iterations replaced by their limit."""
-    chain = peer.parametrizations[name]  # type: ignore[index, operator, union-attr]
+    chain: Any = peer.parametrizations[name]  # type: ignore[index]
     last = chain[-1]
     if isinstance(last, RKOParametrizer):  # a reshaped orthogonal matrix
         return last.scale * _orthonormal(chain).reshape(last.kernel_shape)
     return last(_orthonormal(chain))  # products of projectors, (1, 2k, c, c // 2) -> (c_out, c_in, k, k)
 
 
-def _orthonormal(chain: nn.Module) -> Tensor:
+def _orthonormal(chain: Any) -> Tensor:
     """The polar factors of a chain's raw matrices: one of RKO, 2k of BCOP."""
     raw = chain.original
-    return polar_factor(raw.flatten(1) if isinstance(chain[-1], RKOParametrizer) else raw)  # type: ignore[index]
+    return polar_factor(raw.flatten(1) if isinstance(chain[-1], RKOParametrizer) else raw)

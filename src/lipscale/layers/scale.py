@@ -71,7 +71,8 @@ class ScaledLayer(AtScale, ABC):
 
     def train(self, mode: bool = True) -> Self:
         """Switch the mode; the evaluation weight never outlives a stay in training."""
-        self.drop_cache()
+        if mode:
+            self.drop_cache()
         return super().train(mode)
 
     def _apply(self, *args: Any, **kwargs: Any) -> Self:

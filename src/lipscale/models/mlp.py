@@ -27,7 +27,10 @@ def mlp(
     if depth < 1:
         raise UserError(f"expected at least one hidden layer, got depth {depth}")
     shape = (input_shape,) if isinstance(input_shape, int) else tuple(input_shape)
-    layers: dict[str, nn.Module] = {"input": Standardise(mean or [0.0] * shape[0], std), "flatten": nn.Flatten()}
+    layers: dict[str, nn.Module] = {
+        "input": Standardise(mean or [0.0] * shape[0], std),
+        "flatten": nn.Flatten(),
+    }
     inputs = prod(shape)
     for i in range(depth):
         layers[f"hidden{i + 1}"] = nn.Sequential(parts.linear(inputs, width), parts.activation())

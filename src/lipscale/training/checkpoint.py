@@ -22,7 +22,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], values: Mapping[str,
     # buffers of the peers' layers may share memory, which the format refuses
     data = save(
         {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()},
-        metadata={"format": FORMAT, "values": json.dumps(values)},
+        metadata={FORMAT: json.dumps(values)},  # one key: the format writes several in any order
     )
     write_atomically(path, data)
 
@@ -47,13 +47,13 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            if metadata.get("format") != FORMAT:
+            if FORMAT not in metadata:
                 raise UserError(f"{path} was not written by this version of lipscale (expected format {FORMAT})")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-        return tensors, json.loads(metadata["values"])
+        return tensors, json.loads(metadata[FORMAT])
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None
-    except (SafetensorError, OSError, KeyError, json.JSONDecodeError) as error:
+    except (SafetensorError, OSError, json.JSONDecodeError) as error:
         raise UserError(f"{path} is truncated or no lipscale file ({error})") from error
 
 

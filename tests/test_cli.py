@@ -1,0 +1,156 @@
+"""Every command through the console script, as a user types it; and what happens when it is typed wrong."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from conftest import lipscale
+
+QUICK = ("--limit", "300", "--epochs", "2", "--phase2-epochs", "1", "--width", "16", "--device", "cpu")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli") / "run"
+    done = lipscale("train", *QUICK, "--out", folder)
+    return folder, done
+
+
+def test_train_prints_plain_lines_without_a_terminal(run):
+    folder, done = run
+    lines = [line for line in done.stderr.splitlines() if line.startswith("phase")]
+    assert len(lines) == 3
+    for word in ("epoch 1", "L ", "T* ", "loss ", "accuracy ", "left"):
+        assert word in lines[0]
+    assert "\x1b" not in done.stderr + done.stdout
+    assert f"Run folder: {folder}" in done.stderr
+    assert "certified accuracy at 0.1412" in done.stdout
+
+
+def test_evaluate_prints_the_stored_metrics_again(run):
+    folder, _ = run
+    printed = json.loads(lipscale("evaluate", folder, "--json").stdout)
+    assert printed == json.loads((folder / "metrics.json").read_text())
+    assert "proven bound" in lipscale("evaluate", folder).stdout
+    other = json.loads(lipscale("evaluate", folder, "--json", "--epsilon", "1/10,1").stdout)
+    assert set(other["certified_accuracy"]) == {"0.1", "1"}
+
+
+def test_predict_answers_for_files_and_for_the_test_part(run, tmp_path):
+    folder, _ = run
+    shown = lipscale("predict", folder).stdout
+    assert "certified radius" in shown
+    assert "truth" in shown
+    (tmp_path / "row.csv").write_text(",".join(["0.5"] * 64) + "\n")
+    answers = json.loads(lipscale("predict", folder, tmp_path / "row.csv", "--json").stdout)
+    assert answers[0].keys() == {"source", "label", "probability", "radius", "unit"}
+
+
+def test_data_list_tells_where_and_how(tmp_path):
+    shown = " ".join(lipscale("data", "list", "--data-dir", tmp_path, env={"COLUMNS": "200"}).stdout.split())
+    for word in ("digits", "embedded", "mnist", "fashion-mnist", "cifar10", "cifar100", "not found"):
+        assert word in shown
+
+
+def test_settings_come_from_defaults_then_yaml_then_flags(tmp_path):
+    (tmp_path / "s.yaml").write_text("limit: 300\nepochs: 7\nwidth: 16\nphase2_epochs: 0\nseed: 5\n")
+    lipscale("train", tmp_path / "s.yaml", "--epochs", "1", "--out", tmp_path / "r")
+    stored = (tmp_path / "r" / "settings.yaml").read_text()
+    assert "epochs: 1\n" in stored  # the flag
+    assert "seed: 5\n" in stored  # the file
+    assert "window: 30\n" in stored  # the default
+    assert "model: mlp\n" in stored  # resolved
+
+
+def test_runs_get_a_folder_of_their_own_by_default(tmp_path):
+    for _ in range(2):
+        lipscale("train", *QUICK, "--phase2-epochs", "0", "--epochs", "1", cwd=tmp_path)
+    assert {p.name for p in (tmp_path / "runs").iterdir()} == {"digits-mlp-list-1", "digits-mlp-list-2"}
+
+
+def test_help_teaches():
+    shown = lipscale("--help").stdout
+    for command in ("train", "evaluate", "predict", "data"):
+        assert command in shown
+    detail = lipscale("train", "--help", env={"COLUMNS": "200"}).stdout
+    for flag in (
+        "--data",
+        "--lipschitz",
+        "--offset",
+        "--epochs",
+        "--phase2-epochs",
+        "--limit",
+        "--seed",
+        "--resume",
+    ):
+        assert flag in detail
+
+
+def test_importing_lipscale_is_quick_and_touches_nothing():
+    code = "import sys, lipscale.cli; assert not {'torch', 'sklearn', 'numpy'} & set(sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+    names = "import lipscale; [getattr(lipscale, n) for n in lipscale.__all__]; lipscale.models.resnet18"
+    assert subprocess.run([sys.executable, "-c", names], capture_output=True).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def bad(tmp_path_factory):
+    """A folder with things that are wrong."""
+    folder = tmp_path_factory.mktemp("bad")
+    x, y = np.random.default_rng(0).random((60, 5)), np.arange(60) % 2
+    np.savez(folder / "one.npz", x=x, y=y * 0)
+    np.savez(folder / "nan.npz", x=np.where(x > 0.9, np.nan, x), y=y)
+    np.savez(folder / "labels.npz", x=x, y=y, classes=["only"])
+    np.savez(folder / "table.npz", x=x, y=y)
+    np.savez(folder / "rare.npz", x=x, y=np.where(np.arange(60) < 4, 1, 0))
+    (folder / "typo.yaml").write_text("lipshitz: 2\n")
+    (folder / "exists").mkdir()
+    (folder / "exists" / "file").write_text("mine")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("train", "--data", "cifer10"), "did you mean cifar10?"),
+        (("train", "--data", "cifar10", "--data-dir", "{bad}"), "cifar-10-binary.tar.gz"),
+        (("train", "--model", "resnet"), "did you mean 'resnet18'?"),
+        (("train", "--method", "lst"), "did you mean 'list'?"),
+        (("train", "{bad}/typo.yaml"), "did you mean 'lipschitz'?"),
+        (("train", "{bad}/none.yaml"), "none.yaml"),
+        (("train", "--epochs", "0"), "--epochs"),
+        (("train", "--epochs", "ten"), "--epochs"),
+        (("train", "--lipschitz", "-1"), "--lipschitz"),
+        (("train", "--limit", "3"), "limit"),
+        (("train", "--limit", "100000"), "limit"),
+        (("train", "--width", "7"), "even width, got 7"),
+        (("train", "--batch-size", "5000"), "batch_size 5000"),
+        (("train", "--device", "tpu"), "--device cpu"),
+        (("train", "--out", "{bad}/exists"), "exists"),
+        (("train", "--resume", "{bad}"), "no run folder"),
+        (("train", "--resume", "{bad}", "--seed", "1"), "keeps its settings"),
+        (("train", "--recipe", "x"), "list-cifar10"),
+        (("train", "--data", "{bad}/one.npz"), "class"),
+        (("train", "--data", "{bad}/nan.npz"), "NaN"),
+        (("train", "--data", "{bad}/labels.npz"), "class"),
+        (("train", "--data", "{bad}/rare.npz"), "calibration sample"),
+        (
+            ("train", "--data", "{bad}/table.npz", "--batch-size", "8", "--model", "convnet"),
+            "use the model mlp",
+        ),
+        (("evaluate", "{bad}"), "no run folder"),
+        (("evaluate", "{bad}", "--epsilon", "x"), "--epsilon"),
+        (("predict", "{bad}"), "no run folder"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_two(bad, arguments, message):
+    done = lipscale(*(a.format(bad=bad) for a in arguments), cwd=bad, check=False)
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not (bad / "runs").exists()
+    assert (bad / "exists" / "file").read_text() == "mine"

@@ -1,0 +1,233 @@
+"""The run folder: enough by itself, resumable after a real SIGKILL, and hard to fool."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import lipscale
+from lipscale.config import Settings, replace
+from lipscale.data import load_dataset
+from lipscale.errors import DivergedError, UserError
+from lipscale.predict import predict, read_inputs
+from lipscale.run import evaluate_run, resume
+
+QUICK = Settings(limit=300, model="convnet", width=4, epochs=4, phase2_epochs=2, batch_size=64, device="cpu")
+KEYS = {
+    *("accuracy", "nll", "brier", "ece", "esce", "temperature", "lipschitz_constant", "lipschitz_bound"),
+    *(
+        "certified_accuracy",
+        "phase1_epochs",
+        "phase2_epochs",
+        "calibration_size",
+        "train_size",
+        "test_size",
+        "seconds",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    return lipscale.train(replace(QUICK, out=tmp_path_factory.mktemp("runs") / "run"))
+
+
+def without_time(metrics):
+    return {k: v for k, v in metrics.items() if k != "seconds"}
+
+
+def test_the_folder_holds_all_of_it(finished):
+    names = {p.name for p in finished.folder.iterdir()}
+    assert names == {
+        *("settings.yaml", "data.json", "history.jsonl", "checkpoint.safetensors"),
+        *("model.safetensors", "metrics.json", "versions.json"),
+    }
+    metrics = json.loads((finished.folder / "metrics.json").read_text())
+    assert metrics.keys() >= KEYS
+    assert set(metrics["certified_accuracy"]) == {"0.1412", "0.25", "0.5"}
+    assert (metrics["phase1_epochs"], metrics["phase2_epochs"]) == (4, 2)
+    assert (metrics["train_size"], metrics["calibration_size"], metrics["test_size"]) == (270, 30, 360)
+    assert metrics["lipschitz_bound"] == pytest.approx(metrics["lipschitz_constant"], rel=1e-4)
+    lines = (finished.folder / "history.jsonl").read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in lines] == [1, 2, 3, 4, 1, 2]
+
+
+def test_a_moved_folder_loads_and_measures_the_same(finished, tmp_path):
+    moved = shutil.copytree(finished.folder, tmp_path / "elsewhere")
+    (moved / "checkpoint.safetensors").unlink()  # not needed any more
+    run = lipscale.load(moved)
+    x = load_dataset("digits").test.inputs[:50]
+    assert torch.equal(run.net(x), finished.net(x))
+    assert evaluate_run(run) == finished.metrics
+
+
+def test_predictions_carry_class_probability_and_radius(finished, tmp_path):
+    x = load_dataset("digits").test.inputs[:3]
+    np.save(tmp_path / "x.npy", x.numpy())
+    np.savetxt(tmp_path / "x.csv", x.flatten(1).numpy(), delimiter=",", fmt="%.8f")
+    picture = (x[0, 0] * 255).round().to(torch.uint8)
+    Image.fromarray(picture.numpy()).save(tmp_path / "x.png")
+    paths = [tmp_path / "x.npy", tmp_path / "x.csv", tmp_path / "x.png"]
+    inputs, names = read_inputs(paths, finished.preprocessing)
+    assert inputs.shape == (7, 1, 8, 8)
+    torch.testing.assert_close(inputs[:3], inputs[3:6], atol=1e-6, rtol=0)
+    torch.testing.assert_close(inputs[6], inputs[0], atol=2e-3, rtol=0)
+    answers = predict(finished, inputs, names)
+    logits = finished.net(inputs).detach()
+    radii = lipscale.certified_radius(finished.net, inputs)
+    for i, answer in enumerate(answers):
+        assert answer.label == finished.classes[int(logits[i].argmax())]
+        assert answer.probability == pytest.approx(float(logits[i].softmax(0).max()), abs=1e-6)
+        assert answer.radius == pytest.approx(float(radii[i]), rel=1e-6)
+        assert answer.unit == "pixels in [0, 1]"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", "1,2,3\n", "shape"),
+        ("b.csv", "0.1," * 63 + "0.5\n" + "x," * 63 + "1\n", "line 2"),
+        ("c.csv", ("0.1," * 63 + "0.5\n") + "0.1\n", "line 2"),
+        ("d.csv", "9," * 63 + "9\n", r"\[0, 1\]"),
+        ("e.csv", "nan," * 63 + "0\n", "NaN"),
+        ("f.png", "no picture", "picture"),
+        ("g.npy", "no array", "plain array"),
+        ("h.npz", "no arrays", "plain array"),
+    ],
+)
+def test_bad_files_are_named(finished, tmp_path, name, content, message):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(UserError, match=message) as caught:
+        read_inputs([tmp_path / name], finished.preprocessing)
+    assert name in str(caught.value)
+
+
+def test_tables_are_standardised_and_their_unit_is_said(tmp_path):
+    rng = np.random.default_rng(0)
+    y = np.arange(300) % 2
+    np.savez(tmp_path / "t.npz", x=rng.normal(100 * y[:, None], 40, (300, 3)), y=y)
+    run = lipscale.train(
+        Settings(data=str(tmp_path / "t.npz"), epochs=3, phase2_epochs=0, width=16, out=tmp_path / "r")
+    )
+    assert run.settings.model == "mlp"
+    inputs, names = read_inputs([_row(tmp_path, "100,100,100")], run.preprocessing)
+    answer = predict(lipscale.load(run.folder), inputs, names)[0]
+    assert answer.label == "1"
+    assert answer.unit == "standard deviations"
+    assert inputs.abs().max() < 3
+
+
+def _row(folder, text):
+    (folder / "row.csv").write_text(text + "\n")
+    return folder / "row.csv"
+
+
+def test_fixed_trains_on_everything(tmp_path):
+    run = lipscale.train(replace(QUICK, model="mlp", width=16, method="fixed", lipschitz=4.0, out=tmp_path / "r"))
+    assert run.metrics["lipschitz_constant"] == pytest.approx(4.0, rel=1e-5)
+    assert (run.metrics["train_size"], run.metrics["calibration_size"]) == (300, 0)
+    assert (run.metrics["phase1_epochs"], run.metrics["phase2_epochs"]) == (4, 0)
+
+
+def test_an_existing_folder_is_left_alone(tmp_path):
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "precious").write_text("data")
+    with pytest.raises(UserError, match="exists"):
+        lipscale.train(replace(QUICK, out=tmp_path / "r"))
+    assert [p.name for p in (tmp_path / "r").iterdir()] == ["precious"]
+
+
+def test_a_run_that_cannot_start_leaves_nothing(tmp_path):
+    for changes in ({"batch_size": 1000}, {"width": 7}, {"data": "nothing"}, {"device": "cuda:99"}):
+        with pytest.raises(UserError):
+            lipscale.train(replace(QUICK, out=tmp_path / "r", **changes))
+        assert not (tmp_path / "r").exists()
+
+
+def test_damaged_and_foreign_files_are_named(finished, tmp_path):
+    def broken(name, content):
+        folder = shutil.copytree(finished.folder, tmp_path / "broken", dirs_exist_ok=True)
+        (folder / name).write_bytes(content)
+        return folder
+
+    whole = (finished.folder / "model.safetensors").read_bytes()
+    foreign = (finished.folder / "checkpoint.safetensors").read_bytes()
+    for content in (whole[:-100], whole[:20], b"", b"\x80\x04pickle", foreign):
+        with pytest.raises(UserError, match="model.safetensors"):
+            lipscale.load(broken("model.safetensors", content))
+    with pytest.raises(UserError, match="metrics.json"):
+        lipscale.load(broken("metrics.json", b"{"))
+    with pytest.raises(UserError, match="no run folder"):
+        lipscale.load(tmp_path)
+    unfinished = broken("model.safetensors", whole)
+    (unfinished / "metrics.json").unlink()
+    with pytest.raises(UserError, match="lipscale train --resume"):
+        lipscale.load(unfinished)
+    (unfinished / "checkpoint.safetensors").write_bytes(foreign[:-50])
+    with pytest.raises(UserError, match="checkpoint.safetensors is truncated"):
+        resume(unfinished)
+
+
+def test_a_nan_loss_names_the_epoch_and_the_last_good_checkpoint(tmp_path):
+    with pytest.raises(DivergedError, match="in epoch .* of Phase I") as caught:
+        lipscale.train(replace(QUICK, model="mlp", width=16, learning_rate=1e30, out=tmp_path / "r"))
+    assert "--learning-rate" in str(caught.value)
+
+
+def start_training(folder: Path, *flags) -> subprocess.Popen:
+    script = Path(sys.executable).with_name("lipscale")
+    command = [script, "train", "--out", folder, "--limit", "300", "--model", "convnet", "--width", "4"]
+    command += ["--batch-size", "64", "--device", "cpu", *flags]
+    return subprocess.Popen([*map(str, command)], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lines", [1, 4, 7])
+def test_a_killed_run_resumes_to_the_same_numbers(tmp_path, lines):
+    """SIGKILL in Phase I, at its end and in Phase II; then the same metrics, history and weights to the bit."""
+    flags = ("--epochs", "5", "--phase2-epochs", "5")
+    assert start_training(tmp_path / "whole", *flags).wait() == 0
+    process = start_training(tmp_path / "killed", *flags)
+    history = tmp_path / "killed" / "history.jsonl"
+    deadline = time.monotonic() + 120
+    while not (history.exists() and history.read_text().count("\n") >= lines):
+        assert process.poll() is None, "the run ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "killed" / "metrics.json").exists()
+    assert (
+        subprocess.run(
+            [Path(sys.executable).with_name("lipscale"), "train", "--resume", tmp_path / "killed"],
+            capture_output=True,
+        ).returncode
+        == 0
+    )
+
+    def result(name):
+        folder = tmp_path / name
+        lines = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+        metrics = json.loads((folder / "metrics.json").read_text())
+        return (
+            without_time(metrics),
+            [without_time(line) for line in lines],
+            (folder / "model.safetensors").read_bytes(),
+        )
+
+    assert result("whole") == result("killed")
+
+
+def test_a_finished_run_is_not_trained_again(finished):
+    before = (finished.folder / "checkpoint.safetensors").stat().st_mtime_ns
+    assert resume(finished.folder).metrics == finished.metrics
+    assert (finished.folder / "checkpoint.safetensors").stat().st_mtime_ns == before
