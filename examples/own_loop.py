@@ -1,6 +1,6 @@
 """LiST in a training loop of your own: Phase I on the embedded digits, on one screen.
 
-    python examples/own_loop.py
+python examples/own_loop.py
 """
 
 import torch
