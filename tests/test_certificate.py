@@ -1,14 +1,54 @@
-"""Margins and radii: by hand, under temperature scaling, and against a real attack."""
+"""Margins, radii and confidence: by hand, under temperature scaling, against torchlip, and against real attacks."""
 
 import math
 
+import deel.torchlip as torchlip
 import pytest
 import torch
 from torch import nn
 
-from lipscale import certified_radius, models, set_lipschitz
-from lipscale.certificate import certified_accuracy, margin, radius_from_logits
+from lipscale import certified_confidence, certified_radius, models, set_lipschitz
+from lipscale.certificate import ROUNDING_FACTOR, Certificate, certified_accuracy, certified_accuracy_curve, margin
+from lipscale.data import load_dataset
+from lipscale.errors import UserError
 from lipscale.layers import OrthoLinear
+
+
+def generic(bound, classes, rounding=0.0):
+    """A certificate with sqrt(2) B for every pair."""
+    return Certificate(bound, torch.full((classes, classes), math.sqrt(2) * bound, dtype=torch.float64), rounding)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """A small network trained for real on the digits, and its test part."""
+    digits = load_dataset("digits")
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = models.mlp(10, (1, 8, 8), 64)
+        set_lipschitz(net, 10.0)
+        optimizer = torch.optim.Adam([p for p in net.parameters() if p.requires_grad], lr=3e-3)
+        for _ in range(8):
+            for batch in torch.randperm(len(digits.train)).split(64):
+                loss = nn.functional.cross_entropy(net(digits.train.inputs[batch]), digits.train.labels[batch])
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+    return net.eval(), digits.test.inputs, digits.test.labels
+
+
+def attack(objective, x, radius, *, steps=60):
+    """Maximise an objective per sample within its own l2 ball, by projected gradient steps."""
+    radius = radius.float().view(-1, *[1] * (x.ndim - 1))
+    delta = torch.randn_like(x)
+    for i in range(steps):
+        size = delta.flatten(1).norm(dim=1).view_as(radius).clamp(min=1e-12)
+        delta = (delta * (radius / size).clamp(max=1)).detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(objective(x + delta).sum(), delta)
+        unit = gradient / gradient.flatten(1).norm(dim=1).view_as(radius).clamp(min=1e-12)
+        delta = delta.detach() + radius * (1.0 if i < steps // 2 else 0.1) * unit
+    size = delta.flatten(1).norm(dim=1).view_as(radius).clamp(min=1e-12)
+    return x + delta * (radius / size).clamp(max=1)
 
 
 def test_the_margin_by_hand():
@@ -17,66 +57,161 @@ def test_the_margin_by_hand():
     assert margin(z, torch.tensor([1, 1])).tolist() == [-2.0, 3.0]
 
 
-def test_a_wrong_prediction_has_no_radius():
+def test_the_radius_by_hand_and_zero_for_a_wrong_prediction():
     z = torch.tensor([[3.0, 1.0], [3.0, 1.0]])
-    radii = radius_from_logits(z, 2.0, torch.tensor([0, 1]))
+    radii = generic(2.0, 2).radius(z, torch.tensor([0, 1]))
     assert radii.tolist() == pytest.approx([2 / (math.sqrt(2) * 2), 0.0])
+    pairs = Certificate(2.0, torch.tensor([[0.0, 4.0, 1.0]] * 3, dtype=torch.float64), 0.5)
+    assert pairs.radius(torch.tensor([[3.0, 1.0, 2.0]])).tolist() == pytest.approx([min(1.5 / 4, 0.5 / 1)])
+
+
+def test_radii_agree_with_torchlips_certificate_for_a_jointly_lipschitz_head():
+    net = nn.Sequential(torchlip.SpectralLinear(8, 16), torchlip.GroupSort2(), torchlip.SpectralLinear(16, 5))
+    x = torch.randn(20, 8)
+    net.train()(x)  # torchlip fills its evaluation weights in training
+    net.eval()
+    top = net(x).topk(2).values.detach()
+    theirs = (top[:, 0] - top[:, 1]).double() / math.sqrt(2)
+    torch.testing.assert_close(certified_radius(net, x), theirs, rtol=2e-3, atol=1e-5)
 
 
 def test_the_radius_of_a_linear_classifier_is_the_distance_to_its_boundary():
-    # rows of an orthogonal matrix differ by sqrt(2): the generic radius is exact
-    net = nn.Sequential(OrthoLinear(6, 4)).double().eval()
-    x = torch.randn(20, 6, dtype=torch.float64)
-    z, w = net(x), net[0].weight
-    top = z.topk(2).indices
-    distance = (z.gather(1, top[:, :1]) - z.gather(1, top[:, 1:])).squeeze(1) / (w[top[:, 0]] - w[top[:, 1]]).norm(
-        dim=1
-    )
-    torch.testing.assert_close(certified_radius(net, x), distance)
+    for head in (OrthoLinear(6, 4), nn.Linear(6, 4)):  # pair by pair the radius is exact for any head
+        net = nn.Sequential(head).double().eval()
+        x = torch.randn(20, 6, dtype=torch.float64)
+        z, w = net(x).detach(), net[0].weight.detach()
+        k = z.argmax(1)
+        distance = (z.gather(1, k[:, None]) - z) / (w[k][:, None] - w).norm(dim=2)
+        distance.scatter_(1, k[:, None], math.inf)
+        torch.testing.assert_close(certified_radius(net, x), distance.amin(1), rtol=1e-9, atol=0)
+
+
+def test_pairs_never_give_a_smaller_radius_than_the_generic_constant(trained):
+    net, x, y = trained
+    certificate = Certificate.of(net, x)
+    plain = generic(certificate.bound, 10, certificate.rounding)
+    assert (certificate.radius(net(x), y) >= plain.radius(net(x), y)).all()
 
 
 def test_radii_are_invariant_under_temperature_scaling():
     """Eq. 8: T divides margin and constant alike."""
-    net = models.mlp(5, 8, 16)
-    x = torch.randn(30, 8)
+    net = models.mlp(5, 8, 16).double()
+    x = torch.randn(30, 8, dtype=torch.float64)
     set_lipschitz(net, 10.0)
     before = certified_radius(net, x)
     for temperature in (0.03, 0.5, 4.0, 1000.0):
         set_lipschitz(net, 10.0 / temperature)
-        torch.testing.assert_close(certified_radius(net, x), before, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(certified_radius(net, x), before, rtol=1e-9, atol=0)
+
+
+def test_rounding_is_measured_and_taken_off(trained):
+    net, x, _ = trained
+    single, double = Certificate.of(net, x), Certificate.of(_double(net), x.double())
+    assert double.rounding == 0
+    assert 0 < single.rounding < 1e-3
+    gap = (net(x) - _double(net)(x.double())).abs().max()
+    assert single.rounding >= ROUNDING_FACTOR * float(gap)  # a few inputs speak for all, with room to spare
+    z = net(x).double()
+    expected = (margin(z) - single.rounding).clamp(min=0) / single.pairwise[0, 1]
+    torch.testing.assert_close(single.radius(z), expected, rtol=1e-4, atol=1e-9)
+
+
+def _double(net):
+    from lipscale import export_plain
+
+    return export_plain(net).double()
 
 
 def test_certifying_leaves_the_mode_alone():
     net = models.mlp(5, 8, 16).train()
     certified_radius(net, torch.randn(2, 8))
     assert net.training
+    assert all(m.training for m in net.modules())
 
 
 def test_certified_accuracy_counts_correct_samples_only():
-    radii = torch.tensor([0.0, 0.1, 0.3, 0.6])
-    assert certified_accuracy(radii, [0.0, 36 / 255, 0.25, 0.3, 0.5]) == {
-        "0": 0.75,
-        "0.1412": 0.5,
-        "0.25": 0.5,
-        "0.3": 0.5,
-        "0.5": 0.25,
-    }
+    radii = torch.tensor([0.0, 0.1, 0.3, 0.6], dtype=torch.float64)
+    expected = {"0": 0.75, "0.1412": 0.5, "0.25": 0.5, "0.3": 0.5, "0.5": 0.25}
+    assert certified_accuracy(radii, [0.0, 36 / 255, 0.25, 0.3, 0.5]) == expected
+    assert len(certified_accuracy(radii, [0.10001, 0.10002])) == 2
+    steps, share = certified_accuracy_curve(radii)
+    assert steps.tolist() == pytest.approx([0.1, 0.3, 0.6])
+    assert share.tolist() == [0.75, 0.5, 0.25]
+    for eps, value in zip(steps.tolist(), share.tolist(), strict=True):
+        assert certified_accuracy(radii, [eps]).popitem()[1] == value
 
 
-@pytest.mark.parametrize("constant", [0.05, 5.0])
-def test_no_attack_just_inside_the_radius_changes_the_class(constant):
-    net = models.convnet(4, 1, 8)
-    set_lipschitz(net, constant)
-    net.eval()
-    x = torch.rand(64, 1, 8, 8)
+def test_no_attack_just_inside_the_radius_changes_the_class_and_a_larger_one_does(trained):
+    net, x, _ = trained
     predicted = net(x).argmax(1)
-    radius = certified_radius(net, x).float() * 0.999
-    delta = torch.zeros_like(x).normal_().requires_grad_()
-    for _ in range(50):  # l2 PGD on the margin, steps of a tenth of the radius
-        z = net(x + delta)
-        margin(z, predicted).sum().backward()
-        step = delta.grad / delta.grad.flatten(1).norm(dim=1).clamp(min=1e-12).view(-1, 1, 1, 1)
-        moved = delta.detach() - 0.1 * radius.view(-1, 1, 1, 1) * step
-        size = moved.flatten(1).norm(dim=1).clamp(min=1e-12)
-        delta = (moved * (radius / size).clamp(max=1).view(-1, 1, 1, 1)).requires_grad_()
-    assert (net(x + delta).argmax(1) == predicted).all()
+    radius = certified_radius(net, x)
+    loss = lambda v: -margin(net(v), predicted)  # noqa: E731
+    inside = attack(loss, x, radius * 0.9999)
+    assert (net(inside).argmax(1) == predicted).all()
+    outside = attack(loss, x, radius * 2.5)
+    assert (net(outside).argmax(1) != predicted).float().mean() > 0.5  # the attack is a real one
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.05, 0.3, 2.0])
+def test_no_attack_drives_the_confidence_out_of_its_range(trained, epsilon):
+    net, x, _ = trained
+    predicted = net(x).argmax(1, keepdim=True)
+    lower, upper = certified_confidence(net, x, epsilon)
+    p = net(x).detach().double().softmax(1).gather(1, predicted).squeeze(1)
+    assert (lower <= p).all()
+    assert (p <= upper).all()
+    if epsilon == 0:
+        torch.testing.assert_close(lower, upper, atol=1e-3, rtol=0)
+        return
+    reach = torch.full((len(x),), epsilon * 0.9999)
+    for sign in (1, -1):
+        found = attack(lambda v, s=sign: s * net(v).log_softmax(1).gather(1, predicted), x, reach)
+        q = net(found).detach().double().softmax(1).gather(1, predicted).squeeze(1)
+        assert (lower <= q).all()
+        assert (q <= upper).all()
+        assert (q - p).abs().max() > 0.2 * (p - lower if sign < 0 else upper - p).max()  # it moved
+
+
+def test_the_confidence_range_by_hand():
+    z = torch.tensor([[2.0, 0.0, -1.0]], dtype=torch.float64)
+    lower, upper = generic(1.0, 3).confidence(z, 0.5)
+    reach = math.sqrt(2) * 0.5
+    assert float(lower) == pytest.approx(1 / (1 + math.exp(-2 + reach) + math.exp(-3 + reach)))
+    assert float(upper) == pytest.approx(1 / (1 + math.exp(-2 - reach) + math.exp(-3 - reach)))
+
+
+def test_the_certified_brier_score_holds_under_attack(trained):
+    net, x, y = trained
+    certificate = Certificate.of(net, x)
+    reach = torch.full((len(x),), 0.1)
+    found = attack(lambda v: nn.functional.cross_entropy(net(v), y, reduction="none"), x, reach * 0.9999)
+    from lipscale.metrics import brier
+
+    clean, attacked, bound = brier(net(x), y), brier(net(found), y), certificate.brier(net(x), y, 0.1)
+    assert clean < attacked <= bound <= 2
+
+
+@pytest.mark.parametrize("epsilon", [-0.1, float("nan"), float("inf")])
+def test_impossible_epsilons_are_refused(trained, epsilon):
+    net, x, _ = trained
+    with pytest.raises(UserError, match="epsilon"):
+        certified_confidence(net, x, epsilon)
+    with pytest.raises(UserError, match="epsilon"):
+        certified_accuracy(torch.ones(2), [epsilon])
+
+
+def test_inputs_that_are_not_finite_give_no_number(trained):
+    net, x, _ = trained
+    bad = x.clone()
+    bad[3] = float("nan")
+    with pytest.raises(UserError, match="finite"):
+        certified_radius(net, bad)
+
+
+def test_reduced_precision_is_refused(trained):
+    net, x, _ = trained
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(UserError, match="autocast"):
+        certified_radius(net, x)
+    half = models.mlp(10, (1, 8, 8), 64).bfloat16()
+    with pytest.raises(UserError, match="float32 or float64"):
+        certified_radius(half, x.bfloat16())

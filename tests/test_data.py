@@ -10,7 +10,7 @@ import torch
 from conftest import real_folder
 from lipscale import data, world
 from lipscale.data.batches import augment, epoch_batches
-from lipscale.data.dataset import preprocessing
+from lipscale.data.dataset import channel_means
 from lipscale.data.idx import read_idx
 from lipscale.errors import UserError
 
@@ -75,7 +75,7 @@ class TestReaders:
         found = data.load_dataset("fashion-mnist", real_folder("fashion-mnist"))
         assert (len(found.train), len(found.test)) == (60000, 10000)
         assert torch.bincount(found.train.labels).tolist() == [6000] * 10
-        mean = preprocessing(found.train).mean[0]
+        mean = channel_means(found.train)[0]
         assert mean == pytest.approx(0.2860, abs=1e-4)  # the figure everybody normalises with
 
     def test_real_cifar10(self):
@@ -83,7 +83,7 @@ class TestReaders:
         assert (len(found.train), len(found.test)) == (50000, 10000)
         assert found.classes[0] == "airplane"
         assert found.test.labels[:5].tolist() == [3, 8, 8, 0, 6]
-        assert preprocessing(found.train).mean == pytest.approx((0.4914, 0.4822, 0.4465), abs=1e-4)
+        assert channel_means(found.train) == pytest.approx((0.4914, 0.4822, 0.4465), abs=1e-4)
 
     def test_real_cifar100(self):
         found = data.load_dataset("cifar100", real_folder("cifar100"))
@@ -141,6 +141,8 @@ X, Y = np.random.default_rng(0).random((20, 1, 4, 4)), np.arange(20) % 2
         ({"x": np.where(X > 0.99, np.inf, X), "y": Y}, "NaN or infinite"),
         ({"x": X * 255, "y": Y}, r"bytes or numbers in \[0, 1\]"),
         ({"x": X[:0], "y": Y[:0]}, "empty"),
+        ({"x": X, "y": Y, "x_test": X}, "both or none"),
+        ({"x": X, "y": Y, "x_test": X[:, :, :3], "y_test": Y}, "test inputs"),
         ({"x": np.array([{}] * 20, dtype=object), "y": Y}, "plain arrays"),
     ],
 )

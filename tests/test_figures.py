@@ -7,10 +7,11 @@ import torch
 
 from conftest import lipscale, real_folder
 from lipscale import data, models
+from lipscale.bounds import lipschitz_bound
 from lipscale.config import replace
 from lipscale.data import prepare
 from lipscale.experiments import RECIPES
-from lipscale.lipschitz import get_lipschitz, lipschitz_bound
+from lipscale.lipschitz import get_lipschitz
 from lipscale.training import ListTraining
 
 

@@ -20,6 +20,7 @@ from lipscale.data import load_dataset
 from lipscale.errors import DivergedError, UserError
 from lipscale.predict import predict, read_inputs
 from lipscale.run import evaluate_run, resume
+from lipscale.training import algorithm
 
 QUICK = Settings(limit=300, model="convnet", width=4, epochs=4, phase2_epochs=2, batch_size=64, device="cpu")
 KEYS = {
@@ -177,10 +178,25 @@ def test_damaged_and_foreign_files_are_named(finished, tmp_path):
         resume(unfinished)
 
 
-def test_a_nan_loss_names_the_epoch_and_the_last_good_checkpoint(tmp_path):
-    with pytest.raises(DivergedError, match="in epoch .* of Phase I") as caught:
-        lipscale.train(replace(QUICK, model="mlp", width=16, learning_rate=1e30, out=tmp_path / "r"))
+def test_a_nan_loss_names_the_epoch_and_the_last_good_checkpoint(tmp_path, monkeypatch):
+    quick = replace(QUICK, model="mlp", width=16, out=tmp_path / "r")
+    with pytest.raises(DivergedError, match="loss became inf in epoch 1 of Phase I") as caught:
+        lipscale.train(replace(quick, offset=1e39))
     assert "--learning-rate" in str(caught.value)
+    assert "checkpoint" not in str(caught.value)  # there is no good one yet
+
+    original, calls = algorithm.offset_cross_entropy, []
+
+    def failing(logits, labels, *, offset):
+        calls.append(1)
+        return original(logits, labels, offset=offset) * (float("nan") if len(calls) > 7 else 1)  # 5 batches an epoch
+
+    monkeypatch.setattr(algorithm, "offset_cross_entropy", failing)
+    with pytest.raises(DivergedError, match="loss became nan in epoch 2 of Phase I") as caught:
+        lipscale.train(replace(quick, out=tmp_path / "s"))
+    assert str(tmp_path / "s" / "checkpoint.safetensors") in str(caught.value)
+    monkeypatch.undo()
+    assert resume(tmp_path / "s").metrics["phase1_epochs"] == 4  # and it is good
 
 
 def start_training(folder: Path, *flags) -> subprocess.Popen:

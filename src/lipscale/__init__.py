@@ -7,7 +7,8 @@ The flow, each stage a module:
     data         real sets and users' own; the stratified train/calibration split
     layers       1-Lipschitz parts with a scale
     models       resnet18, convnet, mlp, and their unconstrained twins
-    lipschitz    set L, read L, and the proven bound
+    lipschitz    set L, read L
+    bounds       the proven bound, composed rule by rule
     losses       offset cross-entropy
     temperature  T* = argmin NLL(z / T)
     feedback     L <- L / T*, and the stop
@@ -22,11 +23,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lipscale import data, experiments, layers, losses, metrics, models
-    from lipscale.certificate import certified_accuracy, certified_radius
+    from lipscale.bounds import lipschitz_bound, register_rule
+    from lipscale.certificate import Certificate, certified_accuracy, certified_confidence, certified_radius
     from lipscale.config import Settings, replace
     from lipscale.errors import DivergedError, UserError
+    from lipscale.export import export_plain
     from lipscale.feedback import Feedback
-    from lipscale.lipschitz import get_lipschitz, lipschitz_bound, set_lipschitz
+    from lipscale.lipschitz import get_lipschitz, set_lipschitz
     from lipscale.losses import offset_cross_entropy
     from lipscale.mode import evaluation_mode
     from lipscale.run import Run, load, resume, train
@@ -42,12 +45,16 @@ _HOME = {
     "load": "run",
     "resume": "run",
     "train": "run",
+    "Certificate": "certificate",
     "certified_accuracy": "certificate",
+    "certified_confidence": "certificate",
     "certified_radius": "certificate",
     "evaluation_mode": "mode",
+    "export_plain": "export",
     "fit_temperature": "temperature",
     "get_lipschitz": "lipschitz",
-    "lipschitz_bound": "lipschitz",
+    "lipschitz_bound": "bounds",
+    "register_rule": "bounds",
     "set_lipschitz": "lipschitz",
     "offset_cross_entropy": "losses",
 }
@@ -63,12 +70,16 @@ __all__ = [  # noqa: RUF022 (in the order of the flow)
     "set_lipschitz",
     "get_lipschitz",
     "lipschitz_bound",
+    "register_rule",
     "offset_cross_entropy",
     "fit_temperature",
     "Feedback",
     "evaluation_mode",
+    "Certificate",
     "certified_radius",
+    "certified_confidence",
     "certified_accuracy",
+    "export_plain",
     "UserError",
     "DivergedError",
     "data",

@@ -36,6 +36,7 @@ HELP_GROUPS = {
 }
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+Device = Annotated[str, typer.Option(metavar="NAME", help="cpu or cuda; auto takes a GPU where there is one.")]
 DataDir = Annotated[Path | None, typer.Option(help="Where the data sets lie now, if not where they were.")]
 
 
@@ -44,7 +45,7 @@ def main() -> None:
     try:
         app()
     except (UserError, DivergedError) as error:
-        print(f"lipscale: {error}", file=sys.stderr)
+        print(f"lipscale: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
 
 
@@ -132,18 +133,23 @@ def evaluate(
     run: RunFolder,
     epsilon: Annotated[str | None, typer.Option(help="Radii for certified accuracy, such as 0.1,36/255.")] = None,
     data_dir: DataDir = None,
+    device: Device = "auto",
     as_json: Json = False,
 ) -> None:
     """Measure a run again on the test part of its data: accuracy, calibration, certified accuracy."""
     from lipscale.run import evaluate_run, load, strict_json
 
-    epsilons = make_settings({"epsilons": epsilon}, place={"epsilons": "--epsilon"}).epsilons if epsilon else None
-    loaded = load(run)
+    epsilons = _epsilons(epsilon) if epsilon else None
+    loaded = load(run, device=device)
     metrics = evaluate_run(loaded, data_dir=data_dir, epsilons=epsilons)
     if as_json:
         typer.echo(strict_json(metrics))
     else:
         _print_metrics(metrics, loaded.preprocessing.unit)
+
+
+def _epsilons(text: str) -> tuple[float, ...]:
+    return make_settings({"epsilons": text}, place={"epsilons": "--epsilon"}).epsilons
 
 
 @app.command()
@@ -153,19 +159,24 @@ def predict(
         list[Path] | None,
         typer.Argument(metavar="FILE...", help="Pictures, .npy or .npz arrays (x), or .csv rows of numbers."),
     ] = None,
+    epsilon: Annotated[str | None, typer.Option(help="Print the certified range of each probability too.")] = None,
     data_dir: DataDir = None,
+    device: Device = "auto",
     as_json: Json = False,
 ) -> None:
     """Print class, probability and certified radius for files, or for the first ten test samples.
 
-    No change of the input that is smaller than the certified radius (in l2 norm) can change the class.
+    No change of the input that is smaller than the certified radius (in l2 norm) can change the class. The input is
+    what the network sees: pictures are converted and resized to it first. With `--epsilon 0.1` the range is printed
+    in which the probability provably stays under every change up to 0.1.
     """
     from dataclasses import asdict
 
     from lipscale.predict import predict, read_inputs
     from lipscale.run import first_test_samples, load
 
-    loaded = load(run)
+    reach = _epsilons(epsilon)[0] if epsilon else None
+    loaded = load(run, device=device)
     truth: list[str] = []
     if files:
         inputs, names = read_inputs(files, loaded.preprocessing)
@@ -173,7 +184,7 @@ def predict(
         inputs, labels = first_test_samples(loaded, 10, data_dir=data_dir)
         names = [f"test sample {i}" for i in range(len(inputs))]
         truth = [loaded.classes[y] for y in labels.tolist()]
-    answers = predict(loaded, inputs, names)
+    answers = predict(loaded, inputs, names, epsilon=reach)
     if as_json:
         typer.echo(json.dumps([asdict(answer) for answer in answers], indent=2))
     else:
@@ -233,10 +244,14 @@ def _print_predictions(answers: "list[Prediction]", truth: list[str]) -> None:
     from rich.table import Table
 
     table = Table("input", "class", "probability", "certified radius", box=None, padding=(0, 2, 0, 0))
+    if answers[0].lowest is not None:
+        table.add_column("certified range")
     if truth:
         table.add_column("truth")
     for i, answer in enumerate(answers):
         row = [answer.source, answer.label, f"{answer.probability:.4f}", f"{answer.radius:.4f}"]
+        if answer.lowest is not None:
+            row.append(f"{answer.lowest:.4f} to {answer.highest:.4f}")
         table.add_row(*row, *truth[i : i + 1])
     Console().print(table)
     Console().print(f"Radii are l2 distances in {answers[0].unit}.")

@@ -56,7 +56,7 @@ class Settings(BaseModel):
     tolerance: Positive = Field(0.001, description="... is below this tolerance.")
 
     batch_size: int = Field(128, ge=1, description="Samples a step.")
-    learning_rate: Positive = Field(1e-3, description="Learning rate of AdamW-ScheduleFree.")
+    learning_rate: float = Field(1e-3, gt=0, le=100, description="Learning rate of AdamW-ScheduleFree.")
     weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False, description="Weight decay of AdamW-ScheduleFree.")
     warmup_steps: int = Field(0, ge=0, description="Steps over which the learning rate rises from zero.")
     centering_batches: int = Field(50, ge=1, description="Training batches that re-estimate the centering means.")
@@ -108,9 +108,9 @@ def read_settings(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     return values, {str(key.value): f"{path}, line {key.start_mark.line + 1}" for key, _ in pairs}
 
 
-def write_settings(settings: Settings, path: Path) -> None:
+def as_yaml(settings: Settings) -> str:
     """The settings as YAML that `read_settings` takes back."""
-    path.write_text(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False))
+    return yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False)
 
 
 def _explain(error: ValidationError, values: dict[str, Any], place: dict[str, str]) -> str:

@@ -6,9 +6,9 @@ from typing import Any
 from torch import nn
 
 from lipscale import metrics
-from lipscale.certificate import certified_accuracy, radius_from_logits
-from lipscale.data import Samples
-from lipscale.lipschitz import get_lipschitz, lipschitz_bound
+from lipscale.certificate import ROUNDING_SAMPLES, Certificate, certified_accuracy
+from lipscale.data import Samples, as_input
+from lipscale.lipschitz import get_lipschitz
 from lipscale.mode import evaluation_mode, predict_logits
 from lipscale.temperature import fit_temperature
 
@@ -17,7 +17,7 @@ def evaluate(net: nn.Module, samples: Samples, *, epsilons: Sequence[float]) -> 
     """Accuracy, calibration and certified accuracy of a network on labelled samples."""
     with evaluation_mode(net):
         logits, labels = predict_logits(net, samples), samples.labels
-        bound = lipschitz_bound(net)
+        certificate = Certificate.of(net, as_input(samples.inputs[:ROUNDING_SAMPLES]))
     return {
         "accuracy": metrics.accuracy(logits, labels),
         "nll": metrics.nll(logits, labels),
@@ -26,7 +26,7 @@ def evaluate(net: nn.Module, samples: Samples, *, epsilons: Sequence[float]) -> 
         "esce": metrics.esce(logits, labels),
         "temperature": fit_temperature(logits, labels),
         "lipschitz_constant": get_lipschitz(net),
-        "lipschitz_bound": bound,
-        "certified_accuracy": certified_accuracy(radius_from_logits(logits, bound, labels), epsilons),
+        "lipschitz_bound": certificate.bound,
+        "certified_accuracy": certified_accuracy(certificate.radius(logits, labels), epsilons),
         "test_size": len(samples),
     }

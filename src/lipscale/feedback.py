@@ -40,6 +40,7 @@ class Feedback:
     tolerance: float = 0.001
     constants: list[float] = field(default_factory=list)  # L_1, L_2, ...: the constant after each update
     degenerate_drift: float = 1.0  # the factor by which degenerate steps have moved L so far
+    steered: bool = False  # whether the last T* could say where to go
 
     def __post_init__(self) -> None:
         if self.window < 2:
@@ -47,7 +48,8 @@ class Feedback:
 
     def update(self, temperature: float) -> float:
         """Move L by this epoch's T* and return the new constant."""
-        if is_degenerate(temperature):
+        self.steered = not is_degenerate(temperature)
+        if not self.steered:
             wanted = self.degenerate_drift * (DEGENERATE_STEP if temperature == 0 else 1 / DEGENERATE_STEP)
             drift = min(max(wanted, 1 / DEGENERATE_TOTAL), DEGENERATE_TOTAL)
             self.constant *= drift / self.degenerate_drift
@@ -59,5 +61,5 @@ class Feedback:
 
     @property
     def settled(self) -> bool:
-        """Whether L has stopped moving."""
-        return has_settled(self.constants, window=self.window, tolerance=self.tolerance)
+        """Whether L has stopped moving, and not only because its degenerate steps are used up."""
+        return self.steered and has_settled(self.constants, window=self.window, tolerance=self.tolerance)

@@ -1,7 +1,6 @@
-"""Set L, read L, and bound the true Lipschitz constant from the weights as they are."""
+"""Set L and read L: the nominal constant. What a certificate uses is `lipscale.bounds.lipschitz_bound`."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -9,17 +8,20 @@ from torch import nn
 from lipscale.errors import UserError
 from lipscale.layers import (
     AtScale,
-    BatchCentering,
     ConvexResidual,
     GroupSort2,
     L2NormPool2d,
-    OrthoConv2d,
-    OrthoLinear,
     PadToMultiple,
     ScaledLayer,
     Standardise,
 )
-from lipscale.norms import conv_norm, matrix_norm
+
+# f(c x) = c f(x) for c > 0, or at the input, where no scale has acted yet: a scale passes through unchanged
+HOMOGENEOUS = {
+    *(GroupSort2, L2NormPool2d, PadToMultiple, Standardise),
+    *(nn.Identity, nn.Flatten, nn.PixelUnshuffle, nn.PixelShuffle, nn.Dropout, nn.Dropout2d),
+    *(nn.ReLU, nn.LeakyReLU, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d),
+}
 
 
 @torch.no_grad()
@@ -41,6 +43,9 @@ def get_lipschitz(net: nn.Module) -> float:
 
 def scaled_depth(net: nn.Module) -> int:
     """D, the number of scaled layers along one path (18 in the paper's ResNet-18); skips do not count."""
+    scaled = [m for m in net.modules() if isinstance(m, AtScale)]
+    if len(scaled) != sum(isinstance(m, AtScale) for _, m in net.named_modules(remove_duplicate=False)):
+        raise UserError(f"{type(net).__name__} runs one scaled layer in several places, which need scales of their own")
     depth = _depth(net)
     if depth == 0:
         raise UserError(f"{type(net).__name__} has no scaled layer (OrthoConv2d, OrthoLinear) to carry a constant")
@@ -86,68 +91,19 @@ def _project(module: nn.Module, sigma: float, *, gain: float) -> float:
 
 def _chain(module: nn.Module) -> Sequence[nn.Module]:
     """The modules that run one after the other inside this one."""
-    if _runs_in_sequence(module):
-        return list(module.children())
+    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
+        return list(module)
+    if isinstance(module, AtScale):
+        return []  # its bias or mean is scaled along
     hidden = [name for name, m in module.named_modules() if m is not module and isinstance(m, AtScale)]
     if hidden:
         raise UserError(
             f"cannot see in which order {type(module).__name__} runs its scaled layers ({hidden[0]}, ...): "
             "build it from torch.nn.Sequential and lipscale.layers.ConvexResidual"
         )
+    if type(module) not in HOMOGENEOUS:
+        raise UserError(
+            f"{type(module).__name__} is not known to be positively homogeneous, so logits would not scale with L "
+            f"(known: {', '.join(sorted(kind.__name__ for kind in HOMOGENEOUS))})"
+        )
     return []
-
-
-def _runs_in_sequence(module: nn.Module) -> bool:
-    return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
-
-
-def lipschitz_bound(net: nn.Module, input_shape: Sequence[int] | None = None) -> float:
-    """A proven upper bound on ||f(x) - f(x')|| / ||x - x'||, composed in float64 from the weights in use.
-
-    It holds for every input size, so `input_shape` is not needed. A module without a rule is an error.
-    """
-    if net.training:
-        raise UserError("a bound holds for evaluation weights: call net.eval() first")
-    return _bound(net)
-
-
-def _bound(module: nn.Module) -> float:
-    if _runs_in_sequence(module):
-        product = 1.0
-        for child in module.children():
-            product *= _bound(child)
-        return product
-    # the exact type: a subclass may compute something else under a trusted name
-    rule = RULES.get(type(module))
-    if rule is None:
-        known = ", ".join(sorted(kind.__name__ for kind in RULES))
-        raise UserError(f"no Lipschitz rule for {type(module).__name__}; known modules: Sequential, {known}")
-    bound = rule(module)
-    if not 0 <= bound < float("inf"):
-        raise UserError(f"{type(module).__name__} has no finite bound ({bound}): are its weights finite?")
-    return bound
-
-
-def _residual_bound(block: ConvexResidual) -> float:
-    """Bound of the blend: alpha B(branch) + (1 - alpha) scale B(skip)."""
-    alpha = float(block.alpha.detach())
-    return alpha * _bound(block.branch) + (1 - alpha) * abs(float(block.scale)) * _bound(block.skip)
-
-
-def _one(module: nn.Module) -> float:
-    return 1.0
-
-
-RULES: dict[type[nn.Module], Callable[[Any], float]] = {
-    OrthoLinear: lambda layer: matrix_norm(layer.weight),
-    OrthoConv2d: lambda layer: conv_norm(layer.weight, stride=layer.stride),
-    ConvexResidual: _residual_bound,
-    Standardise: lambda layer: 1 / float(layer.std.double().abs().min()),
-    BatchCentering: _one,
-    GroupSort2: _one,
-    L2NormPool2d: _one,
-    PadToMultiple: _one,
-    nn.Flatten: _one,
-    nn.Identity: _one,
-    nn.PixelUnshuffle: _one,
-}

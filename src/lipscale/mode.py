@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +12,14 @@ from lipscale import world
 from lipscale.data import Samples, as_input
 from lipscale.layers import ScaledLayer, estimate_means
 
+# networks inside an evaluation mode: measurements nest, and share the weights of the outermost one
+_measured: "WeakSet[nn.Module]" = WeakSet()
+
 
 class AveragingOptimizer(Protocol):
     """An optimizer that trains one set of weights and measures another, as ScheduleFree does."""
+
+    param_groups: list[dict[str, Any]]
 
     def train(self) -> None:
         """Put the training weights in place."""
@@ -32,28 +38,40 @@ def evaluation_mode(
     """The network as it would be shipped: averaged weights, orthogonal to float precision, stored centering means.
 
     During a training, the optimizer's averaged weights are put in place and, with `centering_batches`, the means are
-    estimated for them and kept. A loaded network has both already. On leaving, everything is as it was.
+    estimated for them and kept. A loaded network has both already. On leaving, every module and the optimizer are in
+    the mode that they came in.
     """
-    was_training = net.training
+    modes = {module: module.training for module in net.modules()}
+    was_averaged = optimizer is None or not any(group["train_mode"] for group in optimizer.param_groups)
+    is_outermost = net not in _measured
     if optimizer is not None:
         optimizer.eval()
-        for module in net.modules():
-            if isinstance(module, ScaledLayer):
-                module.drop_cache()  # other weights are in place now
     net.eval()
+    if is_outermost or not was_averaged:
+        _measured.add(net)
+        for module in modes:
+            if isinstance(module, ScaledLayer):
+                module.drop_cache()  # version counters miss what was written through .data
     try:
         if centering_batches is not None:
             estimate_means(net, centering_batches)
         with torch.no_grad():
             yield net
     finally:
-        net.train(was_training)
-        if optimizer is not None and was_training:
+        if is_outermost:
+            _measured.discard(net)
+        for module, training in modes.items():
+            if training:  # each by itself: a part may have been frozen
+                module.training = True
+                if isinstance(module, ScaledLayer):
+                    module.drop_cache()
+        if optimizer is not None and not was_averaged:
             optimizer.train()
 
 
 @torch.no_grad()
 def predict_logits(net: nn.Module, samples: Samples, *, batch_size: int = 512) -> Tensor:
     """The logits of all samples, (N, C), in evaluation mode."""
+    mine = samples.inputs[world.shard(torch.arange(len(samples)))]
     with evaluation_mode(net):
-        return world.gather(torch.cat([net(as_input(chunk)) for chunk in samples.inputs.split(batch_size)]))
+        return world.gather(torch.cat([net(as_input(chunk)) for chunk in mine.split(batch_size)]))

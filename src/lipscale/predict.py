@@ -1,7 +1,8 @@
 """Raw files -> class, probability and certified radius."""
 
+import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
@@ -10,10 +11,9 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from lipscale.certificate import radius_from_logits
+from lipscale.certificate import Certificate
 from lipscale.data import Preprocessing, Samples, standardise
 from lipscale.errors import UserError
-from lipscale.lipschitz import lipschitz_bound
 from lipscale.mode import evaluation_mode, predict_logits
 from lipscale.run import Run
 
@@ -27,17 +27,24 @@ class Prediction:
     probability: float
     radius: float
     unit: str
+    lowest: float | None = None  # with an epsilon: the range in which the probability stays
+    highest: float | None = None
 
 
-def predict(run: Run, inputs: Tensor, sources: Sequence[str]) -> list[Prediction]:
-    """Classify network inputs (N, *input_shape)."""
+def predict(run: Run, inputs: Tensor, sources: Sequence[str], *, epsilon: float | None = None) -> list[Prediction]:
+    """Classify network inputs (N, *input_shape); `epsilon` asks for the certified range of each probability."""
     samples = Samples(inputs.to(next(run.net.parameters()).device), torch.zeros(len(inputs)))
     with evaluation_mode(run.net):
         logits = predict_logits(run.net, samples)
-        radii = radius_from_logits(logits, lipschitz_bound(run.net))
+        certificate = Certificate.of(run.net, samples.inputs)
     probabilities, classes = torch.softmax(logits.double(), 1).max(1)
+    radii = certificate.radius(logits)
     rows = zip(sources, classes.tolist(), probabilities.tolist(), radii.tolist(), strict=True)
-    return [Prediction(source, run.classes[c], p, r, run.preprocessing.unit) for source, c, p, r in rows]
+    answers = [Prediction(source, run.classes[c], p, r, run.preprocessing.unit) for source, c, p, r in rows]
+    if epsilon is None:
+        return answers
+    lower, upper = (end.tolist() for end in certificate.confidence(logits, epsilon))
+    return [replace(a, lowest=lo, highest=hi) for a, lo, hi in zip(answers, lower, upper, strict=True)]
 
 
 def read_inputs(paths: Sequence[Path], preprocessing: Preprocessing) -> tuple[Tensor, list[str]]:
@@ -65,8 +72,8 @@ def _read(path: Path, preprocessing: Preprocessing) -> Tensor:
 def _array(path: Path) -> np.ndarray:
     try:
         loaded = np.load(path, allow_pickle=False)  # pickled objects stay shut: they could run code
-        return loaded["x"] if path.suffix == ".npz" else loaded
-    except (OSError, ValueError, KeyError, EOFError) as error:
+        return loaded["x"] if isinstance(loaded, np.lib.npyio.NpzFile) else loaded
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise UserError(f"cannot read {path} as a plain array (an .npz needs x): {error}") from error
 
 
@@ -96,9 +103,10 @@ def _as_inputs(rows: np.ndarray, path: Path, preprocessing: Preprocessing) -> Te
     shape = preprocessing.input_shape
     if rows.dtype.kind not in "fiub" or rows.size == 0 or rows.size % prod(shape):
         raise UserError(f"{path}: expected numbers for inputs of shape {shape}, got {rows.dtype} {rows.shape}")
-    is_single = rows.shape in (shape, shape[1:], (prod(shape),))
-    if not is_single and prod(rows.shape[1:]) != prod(shape):
-        raise UserError(f"{path}: expected inputs of shape {shape}, got {rows.shape[1:]}")
+    # never reshape by count alone: channels that come last would be scrambled
+    layouts = {shape, (prod(shape),), *([shape[1:]] if shape[0] == 1 else [])}
+    if rows.shape not in layouts and rows.shape[1:] not in layouts:
+        raise UserError(f"{path}: expected inputs of shape {shape} or rows of {prod(shape)}, got {rows.shape}")
     if not np.isfinite(rows).all():
         bad = int(np.argwhere(~np.isfinite(rows).reshape(-1, prod(shape)).all(1))[0, 0])
         raise UserError(f"{path}: input {bad} holds NaN or infinite values")
@@ -118,6 +126,8 @@ def _image(path: Path, preprocessing: Preprocessing) -> Tensor:
         raise UserError(f"{path}: this run takes inputs of shape {shape}, not pictures; give .csv, .npy or .npz")
     try:
         with Image.open(path) as file:
+            if file.mode.startswith(("I", "F")):
+                raise UserError(f"{path} has more than 8 bits a pixel ({file.mode}); convert it to 8 bits first")
             picture = file.convert("L" if shape[0] == 1 else "RGB")
             if picture.size != (shape[2], shape[1]):
                 picture = picture.resize((shape[2], shape[1]), Image.Resampling.BILINEAR)

@@ -16,13 +16,12 @@ from lipscale.training import Epoch
 class TrainingProgress:
     """Shows epoch, L, T*, loss, accuracy and the time that is left at most (Phase I may stop before)."""
 
-    def __init__(self, settings: Settings, *, done: int = 0, console: Console | None = None) -> None:
+    def __init__(self, settings: Settings, *, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True)
         phase2 = settings.phase2_epochs if settings.method == "list" else 0
         self.settings, self.total = settings, settings.epochs + phase2
         self.start, self.seen = time.perf_counter(), 0
         self.bar: Progress | None = None
-        self.done = done
         if self.console.is_terminal:
             columns = (
                 TextColumn("{task.description}"),
@@ -30,7 +29,7 @@ class TrainingProgress:
                 TextColumn("{task.completed}/{task.total}"),
             )
             self.bar = Progress(*columns, TextColumn("{task.fields[status]}"), console=self.console)
-            self.task = self.bar.add_task("Phase I", total=self.total, completed=done, status="")
+            self.task = self.bar.add_task("Phase I", total=self.total, status="")
 
     def __enter__(self) -> Self:
         self._handler = RichHandler(console=self.console, show_path=False, show_time=False)
@@ -49,12 +48,12 @@ class TrainingProgress:
     def __call__(self, epoch: Epoch) -> None:
         """Report a finished epoch."""
         self.seen += 1
-        self.done = epoch.epoch if epoch.phase == 1 else self.settings.epochs + epoch.epoch
+        done = epoch.epoch if epoch.phase == 1 else self.settings.epochs + epoch.epoch
         pace = (time.perf_counter() - self.start) / self.seen
-        status = describe(epoch, remaining=pace * (self.total - self.done))
+        status = describe(epoch, remaining=pace * (self.total - done))
         if self.bar:
             name = f"Phase {'I' * epoch.phase}"
-            self.bar.update(self.task, description=name, completed=self.done, status=status)
+            self.bar.update(self.task, description=name, completed=done, status=status)
         else:
             self.console.print(f"phase {epoch.phase} epoch {epoch.epoch} {status}", soft_wrap=True, highlight=False)
 
@@ -64,8 +63,10 @@ def describe(epoch: Epoch, *, remaining: float) -> str:
     parts = [f"L {epoch.lipschitz:.4g}", f"loss {epoch.loss:.4f}"]
     if epoch.temperature is not None:
         parts.insert(1, f"T* {epoch.temperature:.4f}")
+    accuracy = f"accuracy {epoch.train_accuracy:.3f}"
     if epoch.calibration_accuracy is not None:
-        parts.append(f"cal. accuracy {epoch.calibration_accuracy:.3f}")
+        accuracy += f" (calibration {epoch.calibration_accuracy:.3f})"
+    parts.append(accuracy)
     minutes, seconds = divmod(round(remaining), 60)
     hours, minutes = divmod(minutes, 60)
     left = f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from lipscale import world
-from lipscale.config import Settings, make_settings, read_settings, replace, write_settings
+from lipscale.config import Settings, as_yaml, make_settings, read_settings, replace
 from lipscale.data import (
+    READERS,
     Dataset,
     Preprocessing,
     Samples,
@@ -73,10 +74,11 @@ def train(
     settings = _resolve(settings, dataset, preprocessing)
     training = _new_training(settings, dataset, preprocessing)
     folder = _new_folder(settings)  # only now: a run that cannot start leaves nothing behind
-    write_settings(replace(settings, out=None), folder / SETTINGS)
     about = {"name": dataset.name, "classes": dataset.classes, "preprocessing": asdict(preprocessing)}
     _write_json(folder / DATA, about)
     _write_json(folder / VERSIONS, _versions(training.net))
+    # last: with its settings the folder is a run that can be resumed
+    write_atomically(folder / SETTINGS, as_yaml(replace(settings, out=None)).encode())
     on_start(folder, settings)
     return _train_and_finish(folder, training, dataset.test, on_epoch)
 
@@ -89,9 +91,10 @@ def resume(
 ) -> Run:
     """Continue a run that was stopped, to the same numbers as if it had not been; a finished one is only loaded."""
     settings = _stored_settings(folder)
-    if (folder / METRICS).exists():
+    if (folder / METRICS).exists() and (folder / MODEL).exists():
         return load(folder)
-    dataset, preprocessing = _read_data(settings)
+    _, stored = _stored_data(folder)
+    dataset, preprocessing = _read_data(settings, stored=stored)
     training = _new_training(settings, dataset, preprocessing)
     history = folder / HISTORY
     done = 0
@@ -105,38 +108,33 @@ def resume(
     return _train_and_finish(folder, training, dataset.test, on_epoch)
 
 
-def load(folder: str | Path) -> Run:
+def load(folder: str | Path, *, device: str = "auto") -> Run:
     """A finished run, from its folder alone."""
     folder = Path(folder)
     settings = _stored_settings(folder)
     for name in (METRICS, MODEL):
         if not (folder / name).exists():
             raise UserError(f"{folder} is not finished ({name} is missing): lipscale train --resume {folder}")
-    about, metrics = _read_json(folder / DATA), _read_json(folder / METRICS)
-    try:
-        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in about["preprocessing"].items()}
-        preprocessing, classes = Preprocessing(**fields), tuple(about["classes"])
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{folder / DATA} is damaged ({error!r})") from error
+    metrics = _read_json(folder / METRICS)
+    classes, preprocessing = _stored_data(folder)
     net = build_network(settings, len(classes), preprocessing)
     tensors, _ = load_tensors(folder / MODEL)
     load_network(net, tensors, folder / MODEL)
-    device = pick_device(settings.device)
-    return Run(folder, settings, net.eval().to(device), classes, preprocessing, metrics)
+    return Run(folder, settings, net.eval().to(pick_device(device)), classes, preprocessing, metrics)
 
 
 def evaluate_run(
     run: Run, *, data_dir: Path | None = None, epsilons: tuple[float, ...] | None = None
 ) -> dict[str, Any]:
     """The run's metrics, measured again on the test part of its data."""
-    dataset, _ = _read_data(run.settings, data_dir=data_dir)
+    dataset, _ = _read_data(run.settings, stored=run.preprocessing, data_dir=data_dir)
     measured = evaluate(run.net, dataset.test.to(_device_of(run.net)), epsilons=epsilons or run.settings.epsilons)
     return {**run.metrics, **measured}
 
 
 def first_test_samples(run: Run, count: int, *, data_dir: Path | None = None) -> tuple[Tensor, Tensor]:
     """The first inputs and labels of the test part, as the network takes them."""
-    dataset, _ = _read_data(run.settings, data_dir=data_dir)
+    dataset, _ = _read_data(run.settings, stored=run.preprocessing, data_dir=data_dir)
     return as_input(dataset.test.inputs[:count]), dataset.test.labels[:count]
 
 
@@ -155,22 +153,24 @@ def build_network(settings: Settings, classes: int, preprocessing: Preprocessing
 
 
 def pick_device(name: str) -> torch.device:
-    """The device by name; auto takes a GPU where there is one."""
+    """The device by name; auto takes a GPU where there is one with float64, which certificates need (so not mps)."""
     if name == "auto":
-        gpu = torch.cuda.is_available()
-        name = "cuda" if gpu else "mps" if torch.backends.mps.is_available() else "cpu"
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        return torch.zeros(0, device=name).device
-    except (RuntimeError, AssertionError) as error:
+        torch.zeros(1, dtype=torch.float64, device=name).cpu()
+        return torch.device(name)
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"device {name!r} is not available here ({reason}); use --device cpu") from None
 
 
-def _read_data(settings: Settings, *, data_dir: Path | None = None) -> tuple[Dataset, Preprocessing]:
+def _read_data(
+    settings: Settings, *, stored: Preprocessing | None = None, data_dir: Path | None = None
+) -> tuple[Dataset, Preprocessing]:
     dataset = load_dataset(settings.data, data_dir or settings.data_dir)
     if settings.limit is not None:
         dataset = limit(dataset, settings.limit, seed=settings.seed)
-    return prepare(dataset)
+    return prepare(dataset, stored)
 
 
 def _resolve(settings: Settings, dataset: Dataset, preprocessing: Preprocessing) -> Settings:
@@ -185,7 +185,7 @@ def _resolve(settings: Settings, dataset: Dataset, preprocessing: Preprocessing)
         changes["augmentation"] = dataset.augmentation
     elif settings.augmentation != "none" and len(shape) == 1:
         raise UserError(f"augmentation {settings.augmentation!r} needs images, and {dataset.name} has rows")
-    if Path(settings.data).is_file():
+    if settings.data not in READERS:
         changes["data"] = str(Path(settings.data).resolve())
     if settings.data_dir is not None:
         changes["data_dir"] = settings.data_dir.resolve()
@@ -245,7 +245,7 @@ def _new_folder(settings: Settings) -> Path:
         stem = f"{Path(settings.data).stem}-{settings.model}-{settings.method}"
         folder = next(f for n in range(1, 10**6) if not (f := Path("runs") / f"{stem}-{n}").exists())
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=settings.out is not None)
     except OSError as error:
         raise UserError(f"cannot create the run folder {folder}: {error}") from error
     return folder
@@ -256,6 +256,15 @@ def _stored_settings(folder: Path) -> Settings:
         raise UserError(f"{folder} is no run folder: it has no {SETTINGS}")
     values, place = read_settings(folder / SETTINGS)
     return make_settings(values, place=place)
+
+
+def _stored_data(folder: Path) -> tuple[tuple[str, ...], Preprocessing]:
+    about = _read_json(folder / DATA)
+    try:
+        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in about["preprocessing"].items()}
+        return tuple(about["classes"]), Preprocessing(**fields)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{folder / DATA} is damaged ({error!r})") from error
 
 
 def _versions(net: nn.Module) -> dict[str, Any]:

@@ -14,8 +14,8 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     degenerate cases of Assumption 2 have none and are returned as the limits they are: 0.0 where no sample is
     misclassified, inf where the logits are no better than chance.
     """
-    z, truth = _relative_to_the_truth(logits, labels)  # (N, C), in units of the largest |z_c - z_y|
-    if truth == 0 or float(z.mean()) >= 0:  # Psi'(0) >= 0: no beta > 0 helps (conditions ii and iii)
+    z, size = _relative_to_the_truth(logits, labels)  # (N, C), in units of the largest |z_c - z_y|
+    if size == 0 or float(z.mean()) >= 0:  # Psi'(0) >= 0: no beta > 0 helps (conditions ii and iii)
         return float("inf")
     if float(z.max()) <= 0:  # no class beats the true one anywhere: Psi falls for ever (condition i)
         return 0.0
@@ -32,7 +32,7 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
         newton = beta - slope / curvature if curvature > 0 else low
         previous, beta = beta, newton if low < newton < high else (low + high) / 2
         if abs(beta - previous) <= 1e-14 * beta or not low < beta < high:
-            return truth / beta
+            return size / beta
 
 
 def _relative_to_the_truth(logits: Tensor, labels: Tensor) -> tuple[Tensor, float]:

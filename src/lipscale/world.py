@@ -1,7 +1,7 @@
 """The one place where a training touches chance or its fellow processes.
 
 Whatever is drawn at random, split over, summed over or gathered from processes passes through here. Today a
-training is one process and these functions are plain; several processes would change this file only.
+training is one process and these functions are plain; to share it among several is to fill them in.
 
 Randomness is stateless: every stream is seeded by what it is for, such as (seed, "shuffle", epoch). A resumed run
 therefore draws what the uninterrupted one would have drawn, with no generator state to save.

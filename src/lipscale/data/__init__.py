@@ -19,8 +19,8 @@ from lipscale.data.dataset import (
     Preprocessing,
     Samples,
     as_input,
+    channel_means,
     limit,
-    preprocessing,
     split_calibration,
     stratified,
 )
@@ -102,11 +102,11 @@ def load_dataset(data: str, data_dir: Path | None = None) -> Dataset:
             raise UserError(f"{data} is not in any of {searched}: {READERS[data].get}")
         return READERS[data].read(folder)
     path = Path(data)
-    if path.is_file():
+    if path.suffix == ".npz" and path.is_file():
         return arrays.read(path)
     nearest = difflib.get_close_matches(data, READERS, n=1)
-    hint = f"; did you mean {nearest[0]}?" if nearest else ""
-    raise UserError(f"unknown data set {data!r}{hint} Known: {', '.join(READERS)}, or the path of an .npz file")
+    hint = f"did you mean {nearest[0]}? " if nearest else ""
+    raise UserError(f"unknown data set {data!r}; {hint}Known: {', '.join(READERS)}, or the path of an .npz file")
 
 
 def find_folder(name: str, data_dir: Path | None = None) -> Path | None:
@@ -131,25 +131,29 @@ def _has(folder: Path, files: tuple[str, ...]) -> bool:
     return all(idx.find(folder, file).is_file() for file in files)
 
 
-def prepare(dataset: Dataset) -> tuple[Dataset, Preprocessing]:
-    """The set ready for the network, and what was done to it; tables are standardised by their training columns."""
-    if dataset.train.inputs.ndim > 2:
-        return dataset, preprocessing(dataset.train)
+def prepare(dataset: Dataset, done: Preprocessing | None = None) -> tuple[Dataset, Preprocessing]:
+    """The set ready for the network, and what was done to it; tables are standardised by their training columns.
+
+    With a run's stored preprocessing that one is applied, whatever the data look like today.
+    """
+    done = done or _measure(dataset)
+    if dataset.train.inputs.shape[1:] != done.input_shape:
+        raise UserError(f"the run takes inputs of shape {done.input_shape}, {dataset.name} has {dataset.input_shape}")
+    if len(done.input_shape) > 1:
+        return dataset, done
+    train, test = (replace(s, inputs=standardise(s.inputs, done)) for s in (dataset.train, dataset.test))
+    return replace(dataset, train=train, test=test), done
+
+
+def _measure(dataset: Dataset) -> Preprocessing:
+    """The preprocessing that the training part asks for."""
+    if len(dataset.input_shape) > 1:
+        return Preprocessing(dataset.input_shape, channel_means(dataset.train))
     mean = dataset.train.inputs.double().mean(0)
     std = dataset.train.inputs.double().std(0, correction=0)
     std = torch.where(std > 0, std, torch.ones_like(std))  # a constant column carries nothing and stays at zero
-    done = Preprocessing(
-        (dataset.train.inputs.shape[1],),
-        (0.0,) * dataset.train.inputs.shape[1],
-        DEVIATIONS,
-        tuple(mean.tolist()),
-        tuple(std.tolist()),
-    )
-    return replace(
-        dataset,
-        train=replace(dataset.train, inputs=standardise(dataset.train.inputs, done)),
-        test=replace(dataset.test, inputs=standardise(dataset.test.inputs, done)),
-    ), done
+    features = dataset.input_shape[0]
+    return Preprocessing((features,), (0.0,) * features, DEVIATIONS, tuple(mean.tolist()), tuple(std.tolist()))
 
 
 def standardise(rows: torch.Tensor, done: Preprocessing) -> torch.Tensor:

@@ -27,13 +27,15 @@ def read(path: Path) -> Dataset:
     for key in ("x", "y"):
         if key not in arrays:
             raise UserError(f"{path} holds {', '.join(arrays) or 'nothing'}; expected x and y (and x_test, y_test)")
+    if ("x_test" in arrays) != ("y_test" in arrays):
+        raise UserError(f"{path} has one of x_test and y_test; give both or none")
     samples = Samples(_inputs(arrays["x"], path), _labels(arrays["y"], path))
     if len(samples.inputs) != len(samples.labels):
         raise UserError(f"{path} has {len(samples.inputs)} rows in x but {len(samples.labels)} in y")
     if len(samples) == 0:
         raise UserError(f"{path} is empty")
     names = arrays["classes"].astype(str).tolist() if "classes" in arrays else None
-    if "x_test" in arrays and "y_test" in arrays:
+    if "x_test" in arrays:
         test = Samples(_inputs(arrays["x_test"], path), _labels(arrays["y_test"], path))
     else:
         if int(samples.labels.min()) < 0:
@@ -53,7 +55,9 @@ def _inputs(array: np.ndarray, path: Path) -> Tensor:
         low, high = array.min(), array.max()
         if (low < 0 or high > 1) and np.isfinite(array).all():  # what is not finite is named later, with its place
             raise UserError(f"{path}: images are bytes or numbers in [0, 1], got {low:g}..{high:g}")
-    return torch.from_numpy(array if array.dtype == np.uint8 and array.ndim == 4 else array.astype(np.float32))
+    if array.ndim == 2:
+        return torch.from_numpy(array.astype(np.float64))  # a large offset would swallow a column in float32
+    return torch.from_numpy(array if array.dtype == np.uint8 else array.astype(np.float32))
 
 
 def _labels(array: np.ndarray, path: Path) -> Tensor:

@@ -65,8 +65,18 @@ class Dataset:
             raise UserError(f"{self.name} has {len(self.classes)} class; a classifier needs at least 2")
         for part, samples in (("train", self.train), ("test", self.test)):
             _check_samples(samples, f"{self.name} ({part} part)", len(self.classes))
+        if self.test.inputs.shape[1:] != self.input_shape:
+            raise UserError(
+                f"{self.name}: training inputs have shape {self.input_shape}, "
+                f"test inputs {tuple(self.test.inputs.shape[1:])}"
+            )
         if len(self.train.labels.unique()) < 2:
             raise UserError(f"all training samples of {self.name} are of one class; a classifier needs at least 2")
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """(C, H, W) or (F,)."""
+        return tuple(self.train.inputs.shape[1:])
 
 
 def _check_samples(samples: Samples, where: str, classes: int) -> None:
@@ -137,10 +147,9 @@ def split_calibration(
     return samples.take(train), samples.take(calibration)
 
 
-def preprocessing(samples: Samples, *, unit: str = PIXELS) -> Preprocessing:
-    """The input layer's mean, measured on the training samples."""
+def channel_means(samples: Samples) -> tuple[float, ...]:
+    """The mean of each channel of images, in network units: what the input layer subtracts."""
     total = torch.zeros(samples.inputs.shape[1], dtype=torch.float64)
     for chunk in samples.inputs.split(4096):  # bytes are widened a little at a time
-        total += as_input(chunk).double().flatten(2).mean(2).sum(0) if chunk.ndim > 2 else chunk.double().sum(0)
-    mean = total / len(samples)
-    return Preprocessing(tuple(samples.inputs.shape[1:]), tuple(mean.tolist()), unit)
+        total += as_input(chunk).double().flatten(2).mean(2).sum(0)
+    return tuple((total / len(samples)).tolist())

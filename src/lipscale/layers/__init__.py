@@ -1,26 +1,30 @@
 """1-Lipschitz parts with a scale, one idea a file."""
 
 from lipscale.layers.activation import GroupSort2
+from lipscale.layers.affine import PadToMultiple, Scale, Shift, Standardise
 from lipscale.layers.centering import BatchCentering, estimate_means
 from lipscale.layers.conv import OrthoConv2d
-from lipscale.layers.input import PadToMultiple, Standardise
 from lipscale.layers.linear import OrthoLinear
 from lipscale.layers.orthogonal import polar_factor
 from lipscale.layers.pooling import L2NormPool2d
-from lipscale.layers.residual import ConvexResidual
+from lipscale.layers.residual import Concatenate, ConvexResidual, Sum
 from lipscale.layers.scale import AtScale, ScaledLayer
 
 __all__ = [
     "AtScale",
     "BatchCentering",
+    "Concatenate",
     "ConvexResidual",
     "GroupSort2",
     "L2NormPool2d",
     "OrthoConv2d",
     "OrthoLinear",
     "PadToMultiple",
+    "Scale",
     "ScaledLayer",
+    "Shift",
     "Standardise",
+    "Sum",
     "estimate_means",
     "polar_factor",
 ]

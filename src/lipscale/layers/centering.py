@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from lipscale import world
+from lipscale.layers.affine import per_channel
 from lipscale.layers.scale import AtScale
 
 
@@ -32,8 +33,7 @@ class BatchCentering(AtScale):
                 self._collected.append(mean / self.gain)
         else:
             mean = self.gain * self.mean
-        shift = self.gain * self.bias - mean  # (C,)
-        return x + shift.view(-1, *[1] * (x.ndim - 2))
+        return x + per_channel(self.gain * self.bias - mean, x)
 
 
 @torch.no_grad()

@@ -56,7 +56,7 @@ class OrthoConv2d(ScaledLayer):
         return _exact(self.peer, "weight")
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, in_channels, H, W) -> (B, out_channels, ceil(H / stride), ceil(W / stride))."""
+        """(B, in_channels, H, W) -> (B, out_channels, H', W'); for odd kernels H' = ceil(H / stride)."""
         return F.conv2d(x, self.weight, self.scaled_bias(), stride=self.stride, padding=self.padding)
 
     def extra_repr(self) -> str:

@@ -1,7 +1,9 @@
-"""The convex residual blend, whose skip carries the scale of the branch it bypasses."""
+"""Parallel paths: the convex residual blend, whose skip carries its branch's scale; the plain sum; concatenation."""
 
 import torch
 from torch import Tensor, nn
+
+from lipscale.errors import UserError
 
 
 class ConvexResidual(nn.Module):
@@ -27,4 +29,38 @@ class ConvexResidual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Blend the two paths, which must agree in shape."""
-        return torch.lerp(self.scale * self.skip(x), self.branch(x), self.alpha)
+        skip, branch = self.skip(x), self.branch(x)
+        _require_equal_shapes(branch, skip)
+        return torch.lerp(self.scale * skip, branch, self.alpha)
+
+
+class Sum(nn.Module):
+    """The ordinary residual, y = branch(x) + skip(x)."""
+
+    def __init__(self, branch: nn.Module, skip: nn.Module | None = None) -> None:
+        super().__init__()
+        self.branch = branch
+        self.skip = nn.Identity() if skip is None else skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add the two paths, which must agree in shape."""
+        branch, skip = self.branch(x), self.skip(x)
+        _require_equal_shapes(branch, skip)
+        return branch + skip
+
+
+def _require_equal_shapes(branch: Tensor, skip: Tensor) -> None:
+    # broadcasting would copy the smaller one, and expand distances
+    if branch.shape != skip.shape:
+        raise UserError(f"branch and skip disagree in shape: {tuple(branch.shape)} and {tuple(skip.shape)}")
+
+
+class Concatenate(nn.ModuleList):
+    """The outputs of several branches of the same input, side by side as channels."""
+
+    def __init__(self, *branches: nn.Module) -> None:
+        super().__init__(branches)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, ...) -> (B, C_1 + C_2 + ..., ...)."""
+        return torch.cat([branch(x) for branch in self], 1)

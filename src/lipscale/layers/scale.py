@@ -80,4 +80,6 @@ class ScaledLayer(AtScale, ABC):
         return super()._apply(*args, **kwargs)
 
     def _fingerprint(self) -> tuple[Any, ...]:
-        return tuple((t.data_ptr(), t._version) for t in (*self.parameters(), self.sigma))
+        tensors = (*self.parameters(), self.sigma)
+        # tensors made in inference mode have no version, and cannot be changed outside of it
+        return tuple((t.data_ptr(), None if t.is_inference() else t._version) for t in tensors)

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import nn
 
-from lipscale.layers import BatchCentering, ConvexResidual, GroupSort2, L2NormPool2d, OrthoConv2d, OrthoLinear
+from lipscale.layers import BatchCentering, ConvexResidual, GroupSort2, L2NormPool2d, OrthoConv2d, OrthoLinear, Sum
 
 
 @dataclass(frozen=True)
@@ -18,19 +18,6 @@ class Parts:
     activation: Callable[[], nn.Module]
     pool: Callable[[], nn.Module]
     residual: Callable[..., nn.Module]
-
-
-class Sum(nn.Module):
-    """The ordinary residual, branch(x) + skip(x)."""
-
-    def __init__(self, branch: nn.Module, skip: nn.Module | None = None) -> None:
-        super().__init__()
-        self.branch = branch
-        self.skip = nn.Identity() if skip is None else skip
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Add the two paths."""
-        return self.branch(x) + self.skip(x)
 
 
 def _plain_conv(inputs: int, outputs: int, kernel_size: int, *, stride: int = 1, bias: bool = True) -> nn.Module:

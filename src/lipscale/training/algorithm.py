@@ -15,13 +15,12 @@ from torch import Tensor, nn
 
 from lipscale import world
 from lipscale.config import Settings
-from lipscale.data import Samples
+from lipscale.data import Samples, as_input
 from lipscale.data.batches import epoch_batches
 from lipscale.errors import DivergedError
 from lipscale.feedback import DEGENERATE_STEP, DEGENERATE_TOTAL, Feedback, is_degenerate
 from lipscale.lipschitz import get_lipschitz, set_lipschitz
 from lipscale.losses import offset_cross_entropy
-from lipscale.metrics import accuracy
 from lipscale.mode import evaluation_mode, predict_logits
 from lipscale.temperature import fit_temperature
 
@@ -35,6 +34,7 @@ class Epoch:
     phase: int
     epoch: int  # within the phase, from 1
     loss: float  # mean training loss
+    train_accuracy: float  # of the network as it trained
     lipschitz: float  # L after the epoch's update
     temperature: float | None  # T* that moved it; none where there is no feedback
     calibration_accuracy: float | None
@@ -82,10 +82,8 @@ class ListTraining:
                 self.phase1_epochs += 1
                 if self.calibration is not None and self.feedback is not None:
                     logits, labels = predict_logits(self.net, self.calibration), self.calibration.labels
-                    if not logits.isfinite().all():
-                        raise DivergedError(f"the logits became infinite in epoch {self.phase1_epochs} of Phase I")
                     measured["temperature"] = temperature = fit_temperature(logits, labels)
-                    measured["calibration_accuracy"] = accuracy(logits, labels)
+                    measured["calibration_accuracy"] = float((logits.argmax(1) == labels).float().mean())
                     self._name_degeneracy(temperature)
                     set_lipschitz(self.net, self.feedback.update(temperature))
 
@@ -103,7 +101,7 @@ class ListTraining:
         start = time.perf_counter()
         self.net.train()
         self.optimizer.train()
-        loss = self._optimise(self._batches(samples, "train", phase, number))
+        loss, train_accuracy = self._optimise(self._batches(samples, "train", phase, number))
         if not math.isfinite(loss):
             raise DivergedError(f"the loss became {loss} in epoch {number} of Phase {'I' * phase}")
         # means are estimated on inputs as they will come, without augmentation
@@ -113,6 +111,8 @@ class ListTraining:
         self.optimizer.eval()
         self.net.eval()
         with evaluation_mode(self.net, centering_batches=centering):
+            if not self.net(as_input(samples.inputs[:1])).isfinite().all():
+                raise DivergedError(f"the logits became infinite in epoch {number} of Phase {'I' * phase}")
             measured: dict[str, float] = {}
             yield measured
             seconds = time.perf_counter() - start
@@ -122,6 +122,7 @@ class ListTraining:
                     phase=phase,
                     epoch=number,
                     loss=loss,
+                    train_accuracy=train_accuracy,
                     lipschitz=get_lipschitz(self.net),
                     temperature=measured.get("temperature"),
                     calibration_accuracy=measured.get("calibration_accuracy"),
@@ -129,19 +130,22 @@ class ListTraining:
                 )
             )
 
-    def _optimise(self, batches: Iterator[tuple[Tensor, Tensor]]) -> float:
+    def _optimise(self, batches: Iterator[tuple[Tensor, Tensor]]) -> tuple[float, float]:
         """Step 1 of Algorithm 1: theta <- theta - eta Optimizer(grad of the loss), batch by batch."""
         device = next(self.net.parameters()).device
-        loss_sum, count = torch.zeros((), device=device), 0
+        sums = torch.zeros(3, device=device)  # of losses, correct answers, samples
         for inputs, labels in batches:
-            loss = offset_cross_entropy(self.net(inputs), labels, offset=self.settings.offset)
+            logits = self.net(inputs)
+            loss = offset_cross_entropy(logits, labels, offset=self.settings.offset)
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()
             world.average_gradients(self.net.parameters())
             self.optimizer.step()
-            loss_sum += loss.detach() * len(labels)  # stays on the device: no synchronisation in the loop
-            count += len(labels)
-        return float(world.total(loss_sum)) / count
+            # stays on the device: no synchronisation in the loop
+            correct = (logits.detach().argmax(1) == labels).sum()
+            sums += torch.stack((loss.detach() * len(labels), correct, torch.full_like(loss.detach(), len(labels))))
+        loss_sum, correct_sum, count = world.total(sums).tolist()
+        return loss_sum / count, correct_sum / count
 
     def _name_degeneracy(self, temperature: float) -> None:
         """Say once in words that T* cannot steer L (Assumption 2), and what happens instead."""

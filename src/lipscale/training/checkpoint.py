@@ -1,12 +1,12 @@
 """Checkpoints: one safetensors file, written atomically, read without executing anything."""
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
@@ -76,12 +76,21 @@ def save_training(path: Path, training: ListTraining) -> None:
     tensors = {f"net/{name}": t for name, t in training.net.state_dict().items()}
     for index, slots in state["state"].items():
         tensors |= {f"optimizer/{index}/{slot}": t for slot, t in slots.items()}
-    save_tensors(path, tensors, {"training": training.state(), "param_groups": state["param_groups"]})
+    values = {"settings": _digest(training), "training": training.state(), "param_groups": state["param_groups"]}
+    save_tensors(path, tensors, values)
+
+
+def _digest(training: ListTraining) -> str:
+    """What tells the checkpoint of one run from that of another."""
+    settings = training.settings.model_dump_json(exclude={"out", "device", "data_dir"})
+    return hashlib.sha256(settings.encode()).hexdigest()
 
 
 def load_training(path: Path, training: ListTraining) -> None:
     """Put a saved state into a freshly built training."""
     tensors, values = load_tensors(path)
+    if values.get("settings") != _digest(training):
+        raise UserError(f"{path} is no checkpoint of a run with these settings")
     net: dict[str, Tensor] = {}
     slots: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
@@ -98,4 +107,3 @@ def load_training(path: Path, training: ListTraining) -> None:
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path} is no checkpoint of this training ({error!r})") from error
     training.net.eval()
-    torch.nn.Module.zero_grad(training.net)

@@ -1,10 +1,19 @@
-"""The input layers: normalisation and padding are part of the network, so certificates are in input units."""
+"""Affine maps without weights to learn. Input normalisation is part of the network: certificates are in input units."""
 
 from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from lipscale.errors import UserError
+
+
+def per_channel(values: Tensor, x: Tensor) -> Tensor:
+    """Values (C,) shaped for x (B, C, ...) and nothing else: broadcasting would copy x, and so expand distances."""
+    if x.ndim < 2 or x.shape[1] != len(values):
+        raise UserError(f"expected inputs (B, {len(values)}, ...), got {tuple(x.shape)}")
+    return values.view(-1, *[1] * (x.ndim - 2))
 
 
 class Standardise(nn.Module):
@@ -23,8 +32,7 @@ class Standardise(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, ...) -> (B, C, ...)."""
-        shape = (-1, *[1] * (x.ndim - 2))
-        return (x - self.mean.view(shape)) / self.std.view(shape)
+        return (x - per_channel(self.mean, x)) / per_channel(self.std, x)
 
 
 class PadToMultiple(nn.Module):
@@ -42,3 +50,31 @@ class PadToMultiple(nn.Module):
     def extra_repr(self) -> str:
         """The multiple, for print(net)."""
         return str(self.multiple)
+
+
+class Scale(nn.Module):
+    """x -> factor * x."""
+
+    factor: Tensor
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.register_buffer("factor", torch.tensor(float(factor)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape."""
+        return self.factor * x
+
+
+class Shift(nn.Module):
+    """x -> x + shift, channel by channel: what centering is once training is over."""
+
+    shift: Tensor
+
+    def __init__(self, shift: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("shift", shift)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, ...) -> (B, C, ...)."""
+        return x + per_channel(self.shift, x)

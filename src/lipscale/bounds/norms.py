@@ -1,0 +1,171 @@
+"""Spectral norms from above: float64, never a power iteration, which approaches the norm from below.
+
+A convolution on an unbounded grid acts on each frequency w by its symbol K(w) = sum_t K_t e^{i t w}; its norm is the
+largest norm of a symbol. Everything here bounds that maximum, or the one over the frequencies of a finite grid.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+# float64 rounding of an SVD or a sum of products is some 1e-14 relative; a thousand times that is added on top
+ROUNDING = 1 + 1e-11
+# how many operations a search over frequencies may take: seconds, not minutes
+GRID_BUDGET = 2e11
+
+Pair = tuple[int, int]
+
+
+def matrix_norm(matrix: Tensor) -> float:
+    """The largest singular value, by an exact SVD."""
+    return float(torch.linalg.matrix_norm(matrix.detach().double(), ord=2)) * ROUNDING
+
+
+def conv_norm(
+    weight: Tensor,
+    *,
+    stride: Pair = (1, 1),
+    dilation: Pair = (1, 1),
+    groups: int = 1,
+    padding: tuple[Pair, Pair] = ((0, 0), (0, 0)),
+    padding_mode: str = "zeros",
+    size: Sequence[int] | None = None,
+) -> float:
+    """A bound on the norm of a 2-d convolution, for every input size or, usually tighter, for one.
+
+    `padding` is (top, bottom), (left, right). Groups work on channels of their own, so the largest one counts.
+    """
+    kernels = _dilate(weight.detach().double(), dilation).chunk(groups)
+    return max(_group_norm(kernel, stride, padding, padding_mode, size) for kernel in kernels)
+
+
+def _group_norm(
+    kernel: Tensor, stride: Pair, padding: tuple[Pair, Pair], mode: str, size: Sequence[int] | None
+) -> float:
+    extent = (kernel.shape[2], kernel.shape[3])
+    symbol = _split_phases(kernel, stride)
+    if mode == "zeros" or not any(map(any, padding)):
+        # restricting inputs and outputs of the unbounded grid to a part of it cannot add to the norm; and a torus
+        # that is larger than the input by the kernel holds the same operator without wrapping around
+        torus = None if size is None else tuple(-(-size[i] // stride[i]) + symbol.shape[2 + i] for i in (0, 1))
+        return _norm_on_all_frequencies(symbol, torus)
+    factor = padding_factor(extent, stride=stride, padding=padding, padding_mode=mode, size=size)
+    if factor == 1 and size is not None:  # circular, and exactly so
+        return _norm_on_torus(symbol, (size[0] // stride[0], size[1] // stride[1]))
+    return factor * _norm_on_all_frequencies(symbol, None)
+
+
+def padding_factor(
+    extent: Pair, *, stride: Pair, padding: tuple[Pair, Pair], padding_mode: str, size: Sequence[int] | None
+) -> float:
+    """How much more than its kernel on the unbounded grid a padded convolution can expand.
+
+    Zeros and a circular padding that makes a circulant matrix: not at all. Else padding copies pixels, and as an
+    operator it has the norm sqrt(the most copies of one).
+    """
+    circulant = padding_mode == "circular" and all(_is_circulant(i, extent, stride, padding, size) for i in (0, 1))
+    if padding_mode == "zeros" or circulant:
+        return 1.0
+    copies = (_most_copies(padding_mode, padding[i], None if size is None else size[i]) for i in (0, 1))
+    return math.sqrt(math.prod(copies))
+
+
+def _norm_on_all_frequencies(kernel: Tensor, torus: Sequence[int] | None) -> float:
+    """The best of the bounds that hold for all frequencies; `torus` names a grid that is known to suffice."""
+    bound = gram_bound(kernel)
+    at_zero = matrix_norm(kernel.sum((2, 3)))
+    if bound <= at_zero * (1 + 1e-5):
+        return bound  # already tight: so for every orthogonal kernel
+    degrees = (kernel.shape[2] - 1, kernel.shape[3] - 1)
+    cost = 8 * min(kernel.shape[:2]) ** 3
+    side = int(math.sqrt(GRID_BUDGET / cost))
+    grid = [1 if d == 0 else min(side, 32 * d) for d in degrees]
+    if all(n > 2 * d for n, d in zip(grid, degrees, strict=True)):
+        # |p| falls no faster than a cosine from the maximum of a trigonometric polynomial p of degree d, so on a grid
+        # of n points it is found up to a factor 1 / cos(pi d / n) (Ehlich and Zeller); here p = ||K(w) u||^2
+        slack = math.prod(1 / math.cos(math.pi * d / n) for n, d in zip(grid, degrees, strict=True))
+        bound = min(bound, math.sqrt(slack) * _norm_on_torus(kernel, grid))
+    if torus is not None and math.prod(torus) * cost <= GRID_BUDGET:
+        bound = min(bound, _norm_on_torus(kernel, torus))
+    return bound
+
+
+def gram_bound(kernel: Tensor) -> float:
+    """sqrt(sum_s ||G_s||) with the autocorrelation G_s = sum_t K_{t+s} K_t^T, since ||K(w)||^2 = ||sum_s G_s e^{isw}||.
+
+    For an orthogonal kernel G_0 = I and the rest vanish: 1 up to rounding. For others it is valid but loose.
+    """
+    if kernel.shape[0] > kernel.shape[1]:  # K and its adjoint have the same norm; take the smaller Gram matrices
+        kernel = kernel.transpose(0, 1).flip(-1, -2)
+    height, width = kernel.shape[2] - 1, kernel.shape[3] - 1
+    # conv2d correlates, so kernels slid over each other give all G_s at once: (O, O, 2h + 1, 2w + 1)
+    gram = F.conv2d(kernel, kernel, padding=(height, width))
+    squared = float(torch.linalg.matrix_norm(gram[:, :, height, width], ord=2))
+    others = torch.linalg.matrix_norm(gram.permute(2, 3, 0, 1), ord="fro")  # Frobenius is above spectral
+    others[height, width] = 0
+    return math.sqrt(squared + float(others.sum())) * ROUNDING
+
+
+def _norm_on_torus(kernel: Tensor, torus: Sequence[int]) -> float:
+    """The exact norm of the convolution on a torus: the largest symbol norm over its frequencies."""
+    rows, columns = torus
+    largest = 0.0
+    phase_w = _phases(columns, kernel.shape[3])[: columns // 2 + 1]  # a real kernel: K(-w) is conjugate to K(w)
+    for phase_h in _phases(rows, kernel.shape[2]):
+        symbols = torch.einsum("oihw,h,fw->foi", kernel.to(torch.complex128), phase_h, phase_w)
+        if symbols.shape[1] > symbols.shape[2]:
+            symbols = symbols.mT
+        gram = symbols @ symbols.mH
+        largest = max(largest, float(torch.linalg.eigvalsh(gram)[..., -1].max()))
+    return math.sqrt(largest) * ROUNDING
+
+
+def _phases(points: int, taps: int) -> Tensor:
+    """e^{i w t} for the frequencies of a ring of `points`; taps beyond it wrap around by themselves."""
+    angles = 2 * math.pi * torch.outer(torch.arange(points), torch.arange(taps)).double() / points
+    return torch.polar(torch.ones_like(angles), angles)
+
+
+def _dilate(kernel: Tensor, dilation: Pair) -> Tensor:
+    """The kernel with its holes written out."""
+    if dilation == (1, 1):
+        return kernel
+    outputs, inputs, height, width = kernel.shape
+    wide = kernel.new_zeros(outputs, inputs, (height - 1) * dilation[0] + 1, (width - 1) * dilation[1] + 1)
+    wide[:, :, :: dilation[0], :: dilation[1]] = kernel
+    return wide
+
+
+def _split_phases(kernel: Tensor, stride: Pair) -> Tensor:
+    """The kernel that does at stride 1, on the interleaved sub-images, what `kernel` does at `stride`."""
+    if stride == (1, 1):
+        return kernel
+    outputs, inputs, height, width = kernel.shape
+    kernel = F.pad(kernel, (0, -width % stride[1], 0, -height % stride[0]))
+    taps = kernel.shape[2] // stride[0], kernel.shape[3] // stride[1]
+    kernel = kernel.view(outputs, inputs, taps[0], stride[0], taps[1], stride[1]).permute(0, 1, 3, 5, 2, 4)
+    return kernel.reshape(outputs, inputs * stride[0] * stride[1], *taps)
+
+
+def _is_circulant(
+    axis: int, extent: Pair, stride: Pair, padding: tuple[Pair, Pair], size: Sequence[int] | None
+) -> bool:
+    """Whether circular padding along an axis gives rows of a circulant matrix, each at most once."""
+    step, surplus = stride[axis], sum(padding[axis]) - extent[axis] + stride[axis]
+    if size is None:
+        return step == 1 and surplus <= 0
+    outputs = (size[axis] + sum(padding[axis]) - extent[axis]) // step + 1
+    return size[axis] % step == 0 and outputs * step <= size[axis]
+
+
+def _most_copies(mode: str, pads: Pair, size: int | None) -> int:
+    """How often padding along one axis repeats a pixel, itself included, at most."""
+    if pads == (0, 0):
+        return 1
+    if size is None:  # the smallest input that the mode allows is the worst
+        return 1 + sum(pads) if mode == "replicate" else 3
+    line = torch.arange(size, dtype=torch.float64).view(1, 1, size)
+    return int(torch.bincount(F.pad(line, pads, mode=mode).flatten().long()).max())

@@ -1,0 +1,52 @@
+"""Rules for lipscale's own layers and for containers."""
+
+import math
+
+from torch import nn
+
+from lipscale.bounds.norms import conv_norm, matrix_norm
+from lipscale.bounds.walk import Walk, register_rule
+from lipscale.layers import (
+    BatchCentering,
+    Concatenate,
+    ConvexResidual,
+    GroupSort2,
+    L2NormPool2d,
+    OrthoConv2d,
+    OrthoLinear,
+    PadToMultiple,
+    Scale,
+    Shift,
+    Standardise,
+    Sum,
+)
+
+
+def sequence_bound(net: nn.Sequential, bound: Walk) -> float:
+    """One after the other: the product. A module that runs twice counts twice."""
+    return math.prod(bound(module) for module in net)
+
+
+def residual_bound(block: ConvexResidual, bound: Walk) -> float:
+    """The blend: alpha B(branch) + (1 - alpha) scale B(skip)."""
+    alpha = float(block.alpha.detach().double())
+    return alpha * bound(block.branch) + (1 - alpha) * abs(float(block.scale)) * bound(block.skip)
+
+
+def conv_bound(layer: OrthoConv2d, bound: Walk) -> float:
+    """A zero-padded, square, orthogonal convolution."""
+    pads, stride = (layer.padding, layer.padding), (layer.stride, layer.stride)
+    shape = bound.shape(layer)
+    return conv_norm(layer.weight, stride=stride, padding=(pads, pads), size=shape and shape[1:])
+
+
+register_rule(nn.Sequential, sequence_bound)
+register_rule(ConvexResidual, residual_bound)
+register_rule(Sum, lambda block, bound: bound(block.branch) + bound(block.skip))
+register_rule(Concatenate, lambda block, bound: math.hypot(*(bound(branch) for branch in block)))
+register_rule(OrthoConv2d, conv_bound)
+register_rule(OrthoLinear, lambda layer, bound: matrix_norm(layer.weight))
+register_rule(Standardise, lambda layer, bound: 1 / float(layer.std.double().abs().min()))
+register_rule(Scale, lambda layer, bound: abs(float(layer.factor)))
+for kind in (BatchCentering, GroupSort2, L2NormPool2d, PadToMultiple, Shift):
+    register_rule(kind, lambda layer, bound: 1.0)

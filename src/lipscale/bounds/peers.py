@@ -1,0 +1,121 @@
+"""Rules for the layers of deel-torchlip and orthogonium, in evaluation."""
+
+import math
+from typing import Any
+
+import deel.torchlip as torchlip
+from deel.torchlip.modules.unconstrained import PadConv1d, PadConv2d
+from orthogonium.layers import custom_activations, normalization, residual
+from orthogonium.layers.conv.AOC.bcop_x_rko_conv import BcopRkoConv2d
+from orthogonium.layers.conv.AOC.fast_block_ortho_conv import FastBlockConv2d
+from orthogonium.layers.conv.AOC.rko_conv import RKOConv2d
+from orthogonium.layers.linear import OrthoLinear, UnitNormLinear
+from orthogonium.reparametrizers import BatchedBjorckOrthogonalization, BatchedPowerIteration
+from torch import nn
+
+from lipscale.bounds.norms import matrix_norm, padding_factor
+from lipscale.bounds.plain import conv1d_bound, conv2d_bound, geometry
+from lipscale.bounds.walk import Rule, Walk, register_rule
+from lipscale.errors import UserError
+
+# float32 rounding of a composed kernel
+MOVING = 1 + 1e-4
+
+
+def ortho_linear_bound(layer: nn.Module, bound: Walk) -> float:
+    """Orthogonium's linear layer."""
+    return _moving(layer, measured=matrix_norm(layer.weight), at_one=1.0)  # type: ignore[arg-type]
+
+
+def ortho_conv_bound(layer: Any, bound: Walk) -> float:
+    """Orthogonium's convolutions, on which circular padding is sound at stride 1 and on even sizes only."""
+    where = geometry(layer, bound)
+    del where["dilation"]
+    extent = tuple((k - 1) * d + 1 for k, d in zip(layer.kernel_size, layer.dilation, strict=True))
+    return _moving(layer, measured=conv2d_bound(layer, bound), at_one=padding_factor(extent, **where))
+
+
+def _moving(layer: nn.Module, *, measured: float, at_one: float) -> float:
+    """A bound that still holds after orthogonium's power iteration has moved the weights, as it does in evaluation.
+
+    Bjorck's map 1.5 s - 0.5 s^3 takes singular values in [0, 2] into [-1, 1]. So whatever the power iteration says,
+    the weights stay 1-Lipschitz as long as it under-estimates by less than a factor of 2; and its estimate only rises.
+    """
+    if not any(isinstance(m, BatchedPowerIteration) for m in layer.modules()):
+        return measured
+    if not any(isinstance(m, BatchedBjorckOrthogonalization) for m in layer.modules()):
+        raise UserError(f"{type(layer).__name__}: its power iteration moves the weights in evaluation: no rule")
+    for chain in layer.parametrizations.values():  # type: ignore[operator]
+        _require_good_estimate(chain)
+    return max(measured, at_one) * MOVING
+
+
+def _require_good_estimate(chain: Any) -> None:
+    power = next((m for m in chain.modules() if isinstance(m, BatchedPowerIteration)), None)
+    if power is None:
+        return
+    raw = chain.original.detach().double()
+    raw = raw.reshape(*power.weight_shape)
+    estimate = (power.u.double().mT @ raw @ power.v.double()).squeeze(-1).squeeze(-1)
+    for matrix, value in zip(raw.flatten(0, -3), estimate.flatten(), strict=True):
+        if matrix_norm(matrix) > 2 * float(value):
+            raise UserError("orthogonium's power iteration has not settled: run a few forward passes first")
+
+
+def torchlip_conv(rule: Rule) -> Rule:
+    """Torchlip's convolutions are torch's, but for symmetric padding, which repeats the border pixel."""
+
+    def bounded(layer: Any, bound: Walk) -> float:
+        if layer.old_padding_mode.lower() == "symmetric":
+            raise UserError("symmetric padding of more than one pixel has no rule: use zeros")
+        return rule(layer, bound)
+
+    return bounded
+
+
+def average_bound(layer: Any, bound: Walk) -> float:
+    """ScaledAvgPool2d: the mean of k^2 disjoint pixels times its scaling."""
+    pixels = layer.kernel_size**2 if isinstance(layer.kernel_size, int) else math.prod(layer.kernel_size)
+    return abs(layer._coefficient_lip * layer.scalingFactor) / math.sqrt(pixels)
+
+
+def prescaled_bound(block: Any, bound: Walk) -> float:
+    """(x + fn(alpha x)) / (1 + |alpha|)."""
+    alpha = abs(float(block.alpha.detach()))
+    return (1 + alpha * bound(block.fn)) / (1 + alpha)
+
+
+def additive_bound(block: Any, bound: Walk) -> float:
+    """a x + (1 - a) fn(x) with a = sigmoid(alpha)."""
+    a = float(block.alpha.detach().double().sigmoid())
+    return a + (1 - a) * bound(block.fn)
+
+
+register_rule(torchlip.Sequential, lambda net, bound: math.prod(bound(m) for m in net))
+for linear in (torchlip.SpectralLinear, torchlip.FrobeniusLinear, UnitNormLinear):
+    register_rule(linear, lambda layer, bound: matrix_norm(layer.weight))
+for conv in (PadConv2d, torchlip.SpectralConv2d, torchlip.FrobeniusConv2d):
+    register_rule(conv, torchlip_conv(conv2d_bound))
+for conv in (PadConv1d, torchlip.SpectralConv1d):
+    register_rule(conv, torchlip_conv(conv1d_bound))
+for scaled in (
+    *(torchlip.MaxMin, torchlip.GroupSort, torchlip.GroupSort2, torchlip.FullSort),
+    *(torchlip.ScaledL2NormPool2d, torchlip.ScaledAdaptiveAvgPool2d, torchlip.ScaledAdaptativeL2NormPool2d),
+):
+    register_rule(scaled, lambda layer, bound: abs(layer._coefficient_lip))
+register_rule(torchlip.ScaledAvgPool2d, average_bound)
+for isometry in (torchlip.InvertibleDownSampling, torchlip.InvertibleUpSampling):
+    register_rule(isometry, lambda layer, bound: 1.0)
+for centering in (torchlip.BatchCentering, torchlip.LayerCentering):
+    register_rule(centering, lambda layer, bound: 1.0)
+
+register_rule(OrthoLinear, ortho_linear_bound)
+for conv in (FastBlockConv2d, RKOConv2d, BcopRkoConv2d):
+    register_rule(conv, ortho_conv_bound)
+for one in (normalization.BatchCentering2D, normalization.LayerCentering2D):
+    register_rule(one, lambda layer, bound: 1.0)
+for activation in (custom_activations.Abs, custom_activations.MaxMin):
+    register_rule(activation, lambda layer, bound: 1.0)
+register_rule(residual.ConcatResidual, lambda block, bound: max(1.0, bound(block.fn)))
+register_rule(residual.AdditiveResidual, additive_bound)
+register_rule(residual.PrescaledAdditiveResidual, prescaled_bound)
