@@ -5,6 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+# small networks are fastest on one thread, and pytest-xdist runs one process a core; before torch is imported
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
 import torch
 from torch import Tensor, nn

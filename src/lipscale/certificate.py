@@ -60,15 +60,18 @@ class Certificate:
         gaps.scatter_(1, chosen.unsqueeze(1), math.inf)  # y does not compete with itself
         return (gaps / self.pairwise[chosen]).amin(1).clamp(min=0)
 
-    def confidence(self, logits: Tensor, epsilon: float, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def confidence(
+        self, logits: Tensor, epsilon: float | Tensor, labels: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """The range in which p_k stays for every change up to epsilon, k the predicted (or given) class.
 
         p_k(x') lies between 1 / (1 + sum_{j != k} exp(-(z_k - z_j) + K_kj eps)) and the same with -K_kj eps.
         """
-        if not 0 <= epsilon < math.inf:
+        eps = torch.as_tensor(epsilon, dtype=torch.float64, device=logits.device).reshape(-1, 1)  # one, or (N,)
+        if not ((eps >= 0) & eps.isfinite()).all():
             raise UserError(f"expected epsilon >= 0, got {epsilon}")
         chosen = logits.argmax(1) if labels is None else labels.long()
-        gaps, reach = _gaps(logits, chosen), self.pairwise[chosen] * epsilon + self.rounding
+        gaps, reach = _gaps(logits, chosen), self.pairwise[chosen] * eps + self.rounding
         others = 1 - F.one_hot(chosen, logits.shape[1])
         lower, upper = ((others * torch.exp(sign * reach - gaps)).sum(1) for sign in (1, -1))
         return 1 / (1 + lower), 1 / (1 + upper)

@@ -133,7 +133,7 @@ def evaluate_run(
 
 
 def first_test_samples(run: Run, count: int, *, data_dir: Path | None = None) -> tuple[Tensor, Tensor]:
-    """The first inputs and labels of the test part, as the network takes them."""
+    """The first inputs and labels of the test part (all, if it has fewer), as the network takes them."""
     dataset, _ = _read_data(run.settings, stored=run.preprocessing, data_dir=data_dir)
     return as_input(dataset.test.inputs[:count]), dataset.test.labels[:count]
 
