@@ -57,7 +57,7 @@ def _require_good_estimate(chain: Any) -> None:
     raw = chain.original.detach().double()
     raw = raw.reshape(*power.weight_shape)
     estimate = (power.u.double().mT @ raw @ power.v.double()).squeeze(-1).squeeze(-1)
-    for matrix, value in zip(raw.flatten(0, -3), estimate.flatten(), strict=True):
+    for matrix, value in zip(raw.reshape(-1, *raw.shape[-2:]), estimate.flatten(), strict=True):
         if matrix_norm(matrix) > 2 * float(value):
             raise UserError("orthogonium's power iteration has not settled: run a few forward passes first")
 

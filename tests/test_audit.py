@@ -1,0 +1,106 @@
+"""The audit finds nothing where the certificate holds, and does find a certificate that is a lie."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from conftest import lipscale
+from lipscale import audit as audit_module
+from lipscale import models, register_rule, set_lipschitz
+from lipscale.attacks import apgd, autoattack
+from lipscale.audit import audit
+from lipscale.bounds.walk import RULES
+from lipscale.data import load_dataset
+from lipscale.layers import OrthoLinear
+
+
+@pytest.fixture(scope="module")
+def images():
+    return load_dataset("digits").test.inputs[:80]
+
+
+@pytest.mark.parametrize("constant", [0.01, 128.0])
+def test_a_sound_certificate_survives(images, constant):
+    net = models.mlp(10, (1, 8, 8), 32)
+    set_lipschitz(net, constant)
+    result = audit(net, images, pairs=2000, steps=20)
+    assert result.violations == 0
+    assert result.attacked > 40
+    assert result.pairs >= 2000
+    assert 0.5 < result.tightness <= 1 + 1e-9
+    assert result.slope == pytest.approx(result.tightness * result.bound)
+
+
+class Doubling(nn.Module):
+    def forward(self, x):
+        return 2 * x
+
+
+def test_a_rule_that_lies_is_found_out(images):
+    """Classes flip inside the "radius", confidences leave their range, slopes exceed the "bound"."""
+    net = nn.Sequential(nn.Flatten(), Doubling(), OrthoLinear(64, 10)).eval()
+    register_rule(Doubling, lambda module, bound: 0.5)
+    try:
+        result = audit(net, images, pairs=500, steps=20)
+    finally:
+        del RULES[Doubling]
+    assert result.violations > 500
+    assert result.tightness == pytest.approx(4, rel=1e-2)
+
+
+def test_each_search_alone_finds_a_linear_networks_norm(images):
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).double().eval()
+    norm = float(torch.linalg.matrix_norm(net[1].weight, 2))
+    generator = torch.Generator().manual_seed(0)
+    x = images[:8].double()
+    assert audit_module._steepest_direction(net, x, generator).max() == pytest.approx(norm, rel=1e-2)
+    assert audit_module._climb(net, x, generator, steps=200).max() > 0.8 * norm
+
+
+def test_apgd_finds_the_best_point_of_a_linear_objective_in_each_ball():
+    w = torch.randn(12)
+    x, radius = torch.randn(5, 12), torch.tensor([0.1, 1.0, 2.0, 0.5, 3.0])
+    found = apgd(lambda v: v @ w, x, radius, steps=30)
+    assert ((found - x).norm(dim=1) <= radius * (1 + 1e-5)).all()
+    torch.testing.assert_close(found @ w, x @ w + radius * w.norm(), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.slow
+def test_autoattack_breaks_what_is_not_robust_and_is_seeded(images):
+    net = models.mlp(10, (1, 8, 8), 32).eval()
+    labels = net(images).argmax(1)
+    few, some = images[:10], labels[:10]
+    assert autoattack(net, few, some, epsilon=1e-6).all()
+    broken = autoattack(net, few, some, epsilon=3.0, seed=1)
+    assert not broken.all()
+    assert torch.equal(broken, autoattack(net, few, some, epsilon=3.0, seed=1))
+
+
+@pytest.mark.slow
+def test_the_command(tmp_path):
+    flags = ("--limit", "300", "--epochs", "2", "--phase2-epochs", "0", "--width", "16")
+    lipscale("train", *flags, "--out", tmp_path / "r")
+    done = lipscale("audit", tmp_path / "r", "--samples", "40", "--pairs", "300", "--steps", "10", "--json")
+    result = json.loads(done.stdout)
+    assert result.keys() == {"attacked", "pairs", "violations", "slope", "bound", "tightness"}
+    assert result["violations"] == 0
+    shown = lipscale("audit", tmp_path / "r", "--samples", "20", "--pairs", "100", "--steps", "5").stdout
+    assert "held against every attack" in shown
+
+
+def test_a_violation_is_exit_code_one(tmp_path, monkeypatch):
+    from typer.testing import CliRunner
+
+    from lipscale.cli import app
+    from lipscale.config import Settings
+    from lipscale.run import train
+
+    train(Settings(limit=300, epochs=1, phase2_epochs=0, width=8, out=tmp_path / "r", device="cpu"))
+    monkeypatch.setattr("lipscale.certificate.lipschitz_bound", lambda net: 1e-6)
+    monkeypatch.setattr("lipscale.audit.autoattack_installed", lambda: False)
+    flags = ["--samples", "30", "--pairs", "50", "--steps", "5"]
+    result = CliRunner().invoke(app, ["audit", str(tmp_path / "r"), *flags])
+    assert result.exit_code == 1
+    assert "BROKEN" in result.output

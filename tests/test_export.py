@@ -1,0 +1,74 @@
+"""The plain network: same outputs, same bound, no parametrizations; torch.export and torch.compile take it."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+
+from lipscale import export_plain, get_lipschitz, lipschitz_bound, models, set_lipschitz
+from lipscale.errors import UserError
+from lipscale.layers import BatchCentering, ScaledLayer, estimate_means
+
+NETWORKS = {
+    "mlp": (lambda: models.mlp(5, (1, 8, 8), 16, mean=[0.3]), (1, 8, 8)),
+    "convnet": (lambda: models.convnet(5, 1, 4, mean=[0.3]), (1, 9, 9)),
+    "resnet18": (lambda: models.resnet18(5, 3, 4, mean=[0.3] * 3), (3, 16, 16)),
+}
+
+
+@pytest.fixture(params=NETWORKS)
+def network(request):
+    make, shape = NETWORKS[request.param]
+    net, x = make(), torch.rand(4, *shape)
+    for p in net.parameters():  # biases and blends start at zero; move them
+        if p.requires_grad and p.ndim < 2:
+            nn.init.normal_(p, std=0.3)
+    set_lipschitz(net, 7.0)
+    estimate_means(net.eval(), [x])
+    return net, x
+
+
+def test_the_plain_network_computes_the_same(network):
+    net, x = network
+    plain = export_plain(net)
+    torch.testing.assert_close(plain(x), net(x), atol=1e-5, rtol=1e-5)
+    assert lipschitz_bound(plain) == pytest.approx(lipschitz_bound(net), rel=1e-6)
+    assert get_lipschitz(net) == pytest.approx(7.0, rel=1e-5)
+
+
+def test_nothing_constrained_is_left_in_it(network):
+    plain = export_plain(network[0])
+    for module in plain.modules():
+        assert not isinstance(module, ScaledLayer | BatchCentering)
+        assert not parametrize.is_parametrized(module)
+
+
+def test_it_shares_no_memory_with_the_original(network):
+    net, x = network
+    before = net(x).detach().clone()
+    plain = export_plain(net)
+    with torch.no_grad():
+        for tensor in [*plain.parameters(), *plain.buffers()]:
+            tensor.mul_(3)
+    torch.testing.assert_close(net(x), before, rtol=0, atol=0)
+
+
+def test_torch_export_takes_it(network):
+    net, x = network
+    plain = export_plain(net)
+    program = torch.export.export(plain, (x,))
+    torch.testing.assert_close(program.module()(x), plain(x), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_torch_compile_takes_it_whole(network):
+    net, x = network
+    plain = export_plain(net)
+    compiled = torch.compile(plain, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), plain(x), atol=1e-5, rtol=1e-5)
+
+
+def test_training_mode_is_refused():
+    with pytest.raises(UserError, match="evaluation"):
+        export_plain(models.mlp(2, 4, 4).train())
