@@ -4,6 +4,7 @@ A convolution on an unbounded grid acts on each frequency w by its symbol K(w) =
 largest norm of a symbol. Everything here bounds that maximum, or the one over the frequencies of a finite grid.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -100,13 +101,16 @@ def gram_bound(kernel: Tensor) -> float:
     """
     if kernel.shape[0] > kernel.shape[1]:  # K and its adjoint have the same norm; take the smaller Gram matrices
         kernel = kernel.transpose(0, 1).flip(-1, -2)
-    height, width = kernel.shape[2] - 1, kernel.shape[3] - 1
-    # conv2d correlates, so kernels slid over each other give all G_s at once: (O, O, 2h + 1, 2w + 1)
-    gram = F.conv2d(kernel, kernel, padding=(height, width))
-    squared = float(torch.linalg.matrix_norm(gram[:, :, height, width], ord=2))
-    others = torch.linalg.matrix_norm(gram.permute(2, 3, 0, 1), ord="fro")  # Frobenius is above spectral
-    others[height, width] = 0
-    return math.sqrt(squared + float(others.sum())) * ROUNDING
+    height, width = kernel.shape[2:]
+    flat = kernel.flatten(1)
+    total = float(torch.linalg.matrix_norm(flat @ flat.mT, ord=2))  # ||G_0||
+    for i, j in itertools.product(range(1 - height, height), range(width)):
+        if j == 0 and i <= 0:
+            continue  # G_{-s} is the transpose of G_s: half the shifts, twice each
+        shifted = kernel[:, :, max(i, 0) : height + min(i, 0), j:].flatten(1)
+        still = kernel[:, :, max(-i, 0) : height - max(i, 0), : width - j].flatten(1)
+        total += 2 * float(torch.linalg.matrix_norm(shifted @ still.mT, ord="fro"))  # above the spectral norm
+    return math.sqrt(total) * ROUNDING
 
 
 def _norm_on_torus(kernel: Tensor, torus: Sequence[int]) -> float:
