@@ -1,6 +1,6 @@
 """How loose is the bound? Its ratio to the true norm (dense SVD) for random convolutions, padding by padding.
 
-    python -m benchmarks.tightness
+python -m benchmarks.tightness
 """
 
 import itertools
@@ -30,9 +30,7 @@ def true_norm(conv):
 def main():
     print(f"| convolution | padding | bound / norm at {SHAPE} | bound / norm for every size |")
     print("|---|---|---|---|")
-    for (name, geometry), mode in itertools.product(
-        GEOMETRIES.items(), ("zeros", "circular", "reflect", "replicate")
-    ):
+    for (name, geometry), mode in itertools.product(GEOMETRIES.items(), ("zeros", "circular", "reflect", "replicate")):
         shaped, free = [], []
         for seed in range(5):
             torch.manual_seed(seed)

@@ -71,6 +71,13 @@ def test_runs_get_a_folder_of_their_own_by_default(tmp_path):
     assert {p.name for p in (tmp_path / "runs").iterdir()} == {"digits-mlp-list-1", "digits-mlp-list-2"}
 
 
+def test_the_version_and_a_resumed_finished_run(run):
+    import lipscale as package
+
+    assert lipscale("--version").stdout.strip() == package.__version__
+    assert "finished already" in lipscale("train", "--resume", run[0]).stderr
+
+
 def test_help_teaches():
     shown = lipscale("--help").stdout
     for command in ("train", "evaluate", "predict", "data"):

@@ -98,6 +98,17 @@ class TestReaders:
         assert data.find_folder("mnist", tmp_path / "elsewhere") is None
         assert data.find_folder("mnist", tmp_path / "a" / "mnist") == tmp_path / "a" / "mnist"
 
+    def test_a_folder_of_another_set_is_not_taken_for_this_one(self, tmp_path):
+        write_idx_set(tmp_path / "fashion-mnist")
+        assert data.find_folder("fashion-mnist", tmp_path / "fashion-mnist") is not None
+        assert data.find_folder("mnist", tmp_path / "fashion-mnist") is None
+
+    def test_a_column_with_a_large_offset_survives(self, tmp_path):
+        y = np.arange(40) % 2
+        np.savez(tmp_path / "t.npz", x=1.7e9 + 20.0 * y[:, None], y=y)
+        table, _ = data.prepare(data.load_dataset(str(tmp_path / "t.npz")))
+        assert table.train.inputs.abs().min() > 0.9
+
     def test_npz_images_and_tables(self, tmp_path):
         rng = np.random.default_rng(0)
         y = np.arange(50) % 3
@@ -133,8 +144,10 @@ X, Y = np.random.default_rng(0).random((20, 1, 4, 4)), np.arange(20) % 2
         ({"x": X}, "expected x and y"),
         ({"x": X, "y": np.zeros(20, int)}, "1 class"),
         ({"x": X, "y": np.zeros(20, int), "classes": np.array(["a", "b"])}, "one class"),
-        ({"x": X, "y": Y - 1}, "got -1"),
+        ({"x": X, "y": Y - 1}, "label -1 of sample 0"),
         ({"x": X, "y": Y, "x_test": X, "y_test": Y + 5}, "label 5 of sample 0 is not in 0..1"),
+        ({"x": np.zeros((20, 8, 8, 3)), "y": Y}, "channels come first"),
+        ({"x": X, "y": Y * 2}, "without gaps; 1 does not occur"),
         ({"x": X, "y": Y[:-1]}, "20 rows in x but 19 in y"),
         ({"x": X, "y": Y.astype(float)}, "whole-number labels"),
         ({"x": np.where(X > 0.99, np.nan, X), "y": Y}, "NaN or infinite"),

@@ -152,6 +152,12 @@ def test_what_cannot_be_bounded_is_named():
         lipschitz_bound(OrthoLinear(2, 2).train())
 
 
+def test_what_does_not_scale_is_refused():
+    for module in (nn.Tanh(), nn.Linear(4, 4), nn.BatchNorm1d(4)):
+        with pytest.raises(UserError, match=f"{type(module).__name__} is not known to be positively homogeneous"):
+            set_lipschitz(nn.Sequential(OrthoLinear(4, 4), module), 2.0)
+
+
 def test_a_nan_weight_gives_no_bound():
     layer = OrthoLinear(2, 2).eval()
     with torch.no_grad():

@@ -132,6 +132,56 @@ def _row(folder, text):
     return folder / "row.csv"
 
 
+def test_pictures_are_read_as_they_look(finished, tmp_path):
+    black = np.zeros((8, 8), np.uint8)
+    Image.fromarray(np.dstack([black] * 4)).save(tmp_path / "clear.png")  # black, but fully transparent
+    inputs, _ = read_inputs([tmp_path / "clear.png"], finished.preprocessing)
+    assert float(inputs.min()) == 1
+    Image.fromarray(black.astype(np.uint16) + 300).save(tmp_path / "deep.png")
+    with pytest.raises(UserError, match="more than 8 bits"):
+        read_inputs([tmp_path / "deep.png"], finished.preprocessing)
+    np.save(tmp_path / "hwc.npy", np.zeros((5, 4, 4, 4)))  # as many numbers as 5 inputs, in another order
+    with pytest.raises(UserError, match="expected inputs of shape"):
+        read_inputs([tmp_path / "hwc.npy"], finished.preprocessing)
+
+
+def test_evaluation_uses_the_runs_own_preprocessing(tmp_path):
+    rng = np.random.default_rng(0)
+    y = np.arange(200) % 2
+    x = rng.normal(3 * y[:, None], 1, (200, 4))
+    np.savez(tmp_path / "t.npz", x=x, y=y, x_test=x[:50], y_test=y[:50])
+    quick = Settings(data=str(tmp_path / "t.npz"), epochs=3, phase2_epochs=0, width=8, out=tmp_path / "r", device="cpu")
+    run = lipscale.train(quick)
+    assert run.settings.batch_size == 128
+    np.savez(tmp_path / "t.npz", x=100 * x + 7, y=y, x_test=x[:50], y_test=y[:50])  # other training rows today
+    assert evaluate_run(run) == run.metrics
+    np.savez(tmp_path / "t.npz", x=x[:, :2], y=y)
+    with pytest.raises(UserError, match="takes inputs of shape"):
+        evaluate_run(run)
+
+
+def test_a_small_set_needs_no_batch_size(tmp_path):
+    run = lipscale.train(replace(QUICK, limit=100, batch_size=None, model="mlp", width=8, epochs=1, out=tmp_path / "r"))
+    assert run.settings.batch_size == 90
+
+
+def test_a_checkpoint_of_another_run_is_refused(finished, tmp_path):
+    other = shutil.copytree(finished.folder, tmp_path / "other")
+    (other / "metrics.json").unlink()
+    text = (other / "settings.yaml").read_text().replace("seed: 0", "seed: 1")
+    (other / "settings.yaml").write_text(text)
+    with pytest.raises(UserError, match="no checkpoint of a run with these settings"):
+        resume(other)
+
+
+def test_a_lost_model_is_made_again_from_the_checkpoint(finished, tmp_path):
+    lost = shutil.copytree(finished.folder, tmp_path / "lost")
+    before = (lost / "model.safetensors").read_bytes()
+    (lost / "model.safetensors").unlink()
+    resume(lost)
+    assert (lost / "model.safetensors").read_bytes() == before
+
+
 def test_fixed_trains_on_everything(tmp_path):
     run = lipscale.train(replace(QUICK, model="mlp", width=16, method="fixed", lipschitz=4.0, out=tmp_path / "r"))
     assert run.metrics["lipschitz_constant"] == pytest.approx(4.0, rel=1e-5)

@@ -180,6 +180,33 @@ def test_evaluation_mode_shows_the_averaged_weights_and_gives_the_training_ones_
     assert centering.mean.abs().max() > 0  # the estimate is kept
 
 
+def test_evaluation_mode_gives_every_part_its_own_mode_back(digits):
+    training = make(digits)
+    net, optimizer = training.net, training.optimizer
+    net.train()
+    optimizer.train()
+    net.head.eval()  # frozen by its owner
+    with evaluation_mode(net, optimizer), evaluation_mode(net):
+        assert not any(m.training for m in net.modules())
+        assert not optimizer.param_groups[0]["train_mode"]
+    assert net.training
+    assert not net.head.training
+    assert optimizer.param_groups[0]["train_mode"]
+    optimizer.eval()
+    with evaluation_mode(net, optimizer):
+        pass
+    assert not optimizer.param_groups[0]["train_mode"]
+
+
+def test_evaluation_mode_notices_what_was_written_through_data(digits):
+    net, x = make(digits).net.eval(), digits[0].inputs[:4]
+    before = net(x).detach()
+    raw = net.head.peer.parametrizations.weight.original
+    raw.data = torch.randn_like(raw)
+    with evaluation_mode(net):
+        assert not torch.equal(net(x), before)
+
+
 def test_a_projection_in_evaluation_mode_carries_over_to_training(digits):
     training = make(digits)
     with evaluation_mode(training.net, training.optimizer):

@@ -19,6 +19,7 @@ The flow, each stage a module:
 """
 
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -92,6 +93,8 @@ __all__ = [  # noqa: RUF022 (in the order of the flow)
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return version("lipscale")
     # torch takes seconds to import: a name is fetched when it is first used
     if name in _HOME:
         return getattr(import_module(f"lipscale.{_HOME[name]}"), name)

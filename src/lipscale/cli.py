@@ -37,6 +37,24 @@ HELP_GROUPS = {
 }
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(version("lipscale"))
+        raise typer.Exit
+
+
+Version = Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)]
+
+
+@app.callback()
+def _options(version: Version = False) -> None:
+    pass
+
+
 Device = Annotated[str, typer.Option(metavar="NAME", help="cpu or cuda; auto takes a GPU where there is one.")]
 DataDir = Annotated[Path | None, typer.Option(help="Where the data sets lie now, if not where they were.")]
 
@@ -49,6 +67,9 @@ def main() -> None:
         app()
     except (UserError, DivergedError) as error:
         print(f"lipscale: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:  # a full disk, a folder that may not be written to
+        print(f"lipscale: {error}", file=sys.stderr)
         sys.exit(2)
 
 
@@ -127,6 +148,8 @@ def _watch(folder: Path | None, settings: Settings | None) -> None:
             if "folder" in shown:
                 typer.echo(f"Stopped. Go on with: lipscale train --resume {shown['folder']}", err=True)
             raise typer.Exit(130) from None
+    if not shown:
+        typer.echo(f"{run.folder} is finished already.", err=True)
     _print_metrics(run.metrics, run.preprocessing.unit)
     typer.echo(f"\nLook at predictions with: lipscale predict {run.folder}")
 
@@ -263,7 +286,7 @@ def _print_metrics(metrics: dict[str, Any], unit: str) -> None:
     from rich.table import Table
 
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    settled = "L has settled" if metrics.get("settled") else "epoch limit"
+    settled = {True: "L has settled", False: "epoch limit", None: "fixed L"}[metrics.get("settled")]
     direction = "over" if metrics["esce"] > 0 else "under"
     rows = {
         "accuracy": f"{metrics['accuracy']:.4f}",

@@ -55,7 +55,7 @@ class Settings(BaseModel):
     window: int = Field(30, ge=2, description="Phase I stops once L's relative range over this many epochs ...")
     tolerance: Positive = Field(0.001, description="... is below this tolerance.")
 
-    batch_size: int = Field(128, ge=1, description="Samples a step.")
+    batch_size: int | None = Field(None, ge=1, description="Samples a step; default 128, or all where there are fewer.")
     learning_rate: float = Field(1e-3, gt=0, le=100, description="Learning rate of AdamW-ScheduleFree.")
     weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False, description="Weight decay of AdamW-ScheduleFree.")
     warmup_steps: int = Field(0, ge=0, description="Steps over which the learning rate rises from zero.")
@@ -117,6 +117,7 @@ def _explain(error: ValidationError, values: dict[str, Any], place: dict[str, st
     first = error.errors()[0]
     key = str(first["loc"][0])
     where = f"{place[key]}: " if key in place else ""
+    name = "" if where.startswith("--") else f"{key}: "  # a flag is a name already
     if first["type"] == "extra_forbidden":
         nearest = difflib.get_close_matches(key, Settings.model_fields, n=1)
         hint = f"did you mean {nearest[0]!r}?" if nearest else f"known: {', '.join(Settings.model_fields)}"
@@ -126,4 +127,4 @@ def _explain(error: ValidationError, values: dict[str, Any], place: dict[str, st
         choices = first["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
         nearest = difflib.get_close_matches(str(values[key]), choices, n=1)
         message += f"; did you mean {nearest[0]!r}?" if nearest else ""
-    return f"{where}{key}: {message}, got {values.get(key)!r}"
+    return f"{where}{name}{message}, got {values.get(key)!r}"

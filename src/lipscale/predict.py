@@ -59,7 +59,7 @@ def read_inputs(paths: Sequence[Path], preprocessing: Preprocessing) -> tuple[Te
 
 def _read(path: Path, preprocessing: Preprocessing) -> Tensor:
     if not path.is_file():
-        raise UserError(f"{path} does not exist")
+        raise UserError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}")
     if path.suffix in (".npy", ".npz"):
         rows = _array(path)
     elif path.suffix in (".csv", ".txt"):
@@ -74,7 +74,7 @@ def _array(path: Path) -> np.ndarray:
         loaded = np.load(path, allow_pickle=False)  # pickled objects stay shut: they could run code
         return loaded["x"] if isinstance(loaded, np.lib.npyio.NpzFile) else loaded
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise UserError(f"cannot read {path} as a plain array (an .npz needs x): {error}") from error
+        raise UserError(f"{path} is no file of plain arrays (an .npz needs x)") from error
 
 
 def _csv(path: Path) -> np.ndarray:
@@ -95,6 +95,8 @@ def _csv(path: Path) -> np.ndarray:
         if len(rows[-1]) != len(rows[0]):
             expected, got = len(rows[0]), len(rows[-1])
             raise UserError(f"{path}, line {number}: expected {expected} numbers as in the first row, got {got}")
+    if not rows:
+        raise UserError(f"{path} holds no row of numbers")
     return np.array(rows)
 
 
@@ -128,6 +130,9 @@ def _image(path: Path, preprocessing: Preprocessing) -> Tensor:
         with Image.open(path) as file:
             if file.mode.startswith(("I", "F")):
                 raise UserError(f"{path} has more than 8 bits a pixel ({file.mode}); convert it to 8 bits first")
+            if file.has_transparency_data:  # what shines through is white
+                seen = file.convert("RGBA")
+                file = Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen)  # type: ignore[assignment]
             picture = file.convert("L" if shape[0] == 1 else "RGB")
             if picture.size != (shape[2], shape[1]):
                 picture = picture.resize((shape[2], shape[1]), Image.Resampling.BILINEAR)

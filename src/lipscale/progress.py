@@ -23,12 +23,10 @@ class TrainingProgress:
         self.start, self.seen = time.perf_counter(), 0
         self.bar: Progress | None = None
         if self.console.is_terminal:
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.completed}/{task.total}"),
-            )
-            self.bar = Progress(*columns, TextColumn("{task.fields[status]}"), console=self.console)
+            # in a narrow window the numbers matter more than the bar
+            bar = [BarColumn(bar_width=20)] if self.console.width >= 110 else []
+            counter = TextColumn("{task.description} {task.completed}/{task.total}")
+            self.bar = Progress(*bar, counter, TextColumn("{task.fields[status]}"), console=self.console)
             self.task = self.bar.add_task("Phase I", total=self.total, status="")
 
     def __enter__(self) -> Self:
@@ -59,15 +57,13 @@ class TrainingProgress:
 
 
 def describe(epoch: Epoch, *, remaining: float) -> str:
-    """One line about an epoch."""
+    """One line about an epoch; the accuracy is the calibration set's, or without one the training's."""
     parts = [f"L {epoch.lipschitz:.4g}", f"loss {epoch.loss:.4f}"]
     if epoch.temperature is not None:
         parts.insert(1, f"T* {epoch.temperature:.4f}")
-    accuracy = f"accuracy {epoch.train_accuracy:.3f}"
-    if epoch.calibration_accuracy is not None:
-        accuracy += f" (calibration {epoch.calibration_accuracy:.3f})"
-    parts.append(accuracy)
+    accuracy = epoch.train_accuracy if epoch.calibration_accuracy is None else epoch.calibration_accuracy
+    parts.append(f"accuracy {accuracy:.3f}")
     minutes, seconds = divmod(round(remaining), 60)
     hours, minutes = divmod(minutes, 60)
     left = f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
-    return "  ".join([*parts, f"at most {left} left"])
+    return "  ".join([*parts, f"<= {left} left"])

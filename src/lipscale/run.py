@@ -28,7 +28,7 @@ from lipscale.data import (
 from lipscale.errors import DivergedError, UserError
 from lipscale.evaluate import evaluate
 from lipscale.models import convnet, mlp, resnet18
-from lipscale.training.algorithm import Epoch, ListTraining
+from lipscale.training.algorithm import DEFAULT_BATCH_SIZE, Epoch, ListTraining
 from lipscale.training.checkpoint import (
     load_network,
     load_tensors,
@@ -179,6 +179,9 @@ def _resolve(settings: Settings, dataset: Dataset, preprocessing: Preprocessing)
     changes: dict[str, Any] = {}
     if settings.model == "auto":
         changes["model"] = "mlp" if len(shape) == 1 or math.prod(shape[1:]) <= TINY_IMAGE else "convnet"
+    if settings.batch_size is None:
+        held_out = round(settings.calibration_fraction * len(dataset.train)) if settings.method == "list" else 0
+        changes["batch_size"] = max(1, min(DEFAULT_BATCH_SIZE, len(dataset.train) - held_out))
     if settings.width is None:
         changes["width"] = DEFAULT_WIDTH[changes.get("model", settings.model)]
     if settings.augmentation == "auto":
@@ -201,8 +204,11 @@ def _new_training(settings: Settings, dataset: Dataset, preprocessing: Preproces
             train_part, settings.calibration_fraction, seed=settings.seed, classes=dataset.classes
         )
         calibration = calibration.to(device)
-    if settings.batch_size > len(train_part):
-        raise UserError(f"batch_size {settings.batch_size} is larger than the {len(train_part)} training samples")
+    if settings.batch_size is not None and settings.batch_size > len(train_part):
+        raise UserError(
+            f"batch_size {settings.batch_size} is larger than the {len(train_part)} training samples: "
+            f"give at most that (--batch-size) or leave it out"
+        )
     net = build_network(settings, len(dataset.classes), preprocessing).to(device)
     return ListTraining(net, train_part.to(device), calibration, settings, augmentation=settings.augmentation)
 

@@ -104,6 +104,8 @@ def load_dataset(data: str, data_dir: Path | None = None) -> Dataset:
     path = Path(data)
     if path.suffix == ".npz" and path.is_file():
         return arrays.read(path)
+    if path.suffix or len(path.parts) > 1:
+        raise UserError(f"{data} {'is no .npz file' if path.exists() else 'does not exist'}")
     nearest = difflib.get_close_matches(data, READERS, n=1)
     hint = f"did you mean {nearest[0]}? " if nearest else ""
     raise UserError(f"unknown data set {data!r}; {hint}Known: {', '.join(READERS)}, or the path of an .npz file")
@@ -114,7 +116,10 @@ def find_folder(name: str, data_dir: Path | None = None) -> Path | None:
     reader = READERS[name]
     if not reader.files:
         return Path()
-    candidates = (base / sub for base in _data_folders(data_dir) for sub in (reader.folder, ""))
+    others = {other.folder for other in READERS.values()} - {reader.folder}
+    bases = list(_data_folders(data_dir))
+    # the folder itself will do, but not where it is another set's: MNIST and Fashion-MNIST have files of the same names
+    candidates = [*(base / reader.folder for base in bases), *(base for base in bases if base.name not in others)]
     return next((folder for folder in candidates if _has(folder, reader.files)), None)
 
 

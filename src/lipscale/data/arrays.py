@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipscale.data.dataset import Dataset, Samples, stratified
+from lipscale.data.dataset import Dataset, Samples, check_samples, stratified
 from lipscale.errors import UserError
 
 TEST_FRACTION = 0.2
@@ -23,7 +23,7 @@ def read(path: Path) -> Dataset:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in archive.files}
     except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
-        raise UserError(f"cannot read {path} as an .npz of plain arrays: {error}") from error
+        raise UserError(f"{path} is no .npz file of plain arrays (such as np.savez writes)") from error
     for key in ("x", "y"):
         if key not in arrays:
             raise UserError(f"{path} holds {', '.join(arrays) or 'nothing'}; expected x and y (and x_test, y_test)")
@@ -34,12 +34,14 @@ def read(path: Path) -> Dataset:
         raise UserError(f"{path} has {len(samples.inputs)} rows in x but {len(samples.labels)} in y")
     if len(samples) == 0:
         raise UserError(f"{path} is empty")
+    check_samples(samples, str(path), int(samples.labels.max()) + 1)  # here, where indices are the file's own
+    absent = set(range(int(samples.labels.max()) + 1)) - set(samples.labels.tolist())
+    if absent:
+        raise UserError(f"{path}: labels must be 0, 1, 2, ... without gaps; {min(absent)} does not occur")
     names = arrays["classes"].astype(str).tolist() if "classes" in arrays else None
     if "x_test" in arrays:
         test = Samples(_inputs(arrays["x_test"], path), _labels(arrays["y_test"], path))
     else:
-        if int(samples.labels.min()) < 0:
-            raise UserError(f"{path}: labels must be 0, 1, ..., got {int(samples.labels.min())}")
         held_out, rest = stratified(samples.labels, max(1, round(TEST_FRACTION * len(samples))), seed=0, stream="test")
         samples, test = samples.take(rest), samples.take(held_out)
     classes = tuple(names or map(str, range(int(samples.labels.max()) + 1)))
@@ -51,6 +53,8 @@ def _inputs(array: np.ndarray, path: Path) -> Tensor:
         raise UserError(f"{path}: expected numbers of shape (N, F), (N, H, W) or (N, C, H, W), got {array.shape}")
     if array.ndim == 3:
         array = array[:, None]
+    if array.ndim == 4 and array.shape[3] in (1, 3, 4) and array.shape[1] not in (1, 3, 4):
+        raise UserError(f"{path}: channels come first, (N, C, H, W), got {array.shape}: x.transpose(0, 3, 1, 2)")
     if array.ndim == 4 and array.dtype != np.uint8 and array.size:
         low, high = array.min(), array.max()
         if (low < 0 or high > 1) and np.isfinite(array).all():  # what is not finite is named later, with its place

@@ -64,7 +64,7 @@ class Dataset:
         if len(self.classes) < 2:
             raise UserError(f"{self.name} has {len(self.classes)} class; a classifier needs at least 2")
         for part, samples in (("train", self.train), ("test", self.test)):
-            _check_samples(samples, f"{self.name} ({part} part)", len(self.classes))
+            check_samples(samples, f"{self.name} ({part} part)", len(self.classes))
         if self.test.inputs.shape[1:] != self.input_shape:
             raise UserError(
                 f"{self.name}: training inputs have shape {self.input_shape}, "
@@ -79,7 +79,8 @@ class Dataset:
         return tuple(self.train.inputs.shape[1:])
 
 
-def _check_samples(samples: Samples, where: str, classes: int) -> None:
+def check_samples(samples: Samples, where: str, classes: int) -> None:
+    """Refuse what no network can learn from, naming the sample."""
     labels, inputs = samples.labels, samples.inputs
     if len(inputs) != len(labels):
         raise UserError(f"{where} has {len(inputs)} inputs but {len(labels)} labels")

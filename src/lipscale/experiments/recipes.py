@@ -43,6 +43,7 @@ def _paper(**changes: object) -> Settings:
         "tolerance": 0.001,
         "phase2_epochs": 100,
         "calibration_fraction": 0.1,
+        "batch_size": 128,
         "centering_batches": 50,
     }
     return Settings.model_validate({**shared, **changes})

@@ -19,7 +19,7 @@ class OrthoConv2d(ScaledLayer):
     """y = sigma * (K * x) + gain * b with K orthogonal on every grid (the paper's AdaptiveOrthoConv2d).
 
     Inputs are padded with zeros. That keeps the norm at 1 for every input size, odd ones at stride 2 included,
-    where circular padding fails, and is twice as fast on a CPU; what it gives up is isometry at the border.
+    where circular padding fails; what it gives up is isometry at the border.
     """
 
     def __init__(

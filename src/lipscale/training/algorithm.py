@@ -26,6 +26,8 @@ from lipscale.temperature import fit_temperature
 
 log = logging.getLogger("lipscale")
 
+DEFAULT_BATCH_SIZE = 128
+
 
 @dataclass(frozen=True)
 class Epoch:
@@ -168,7 +170,7 @@ class ListTraining:
     ) -> Iterator[tuple[Tensor, Tensor]]:
         return epoch_batches(
             samples,
-            self.settings.batch_size,
+            self.settings.batch_size or DEFAULT_BATCH_SIZE,
             augmentation=self.augmentation if augmentation is None else augmentation,
             seed=self.settings.seed,
             stream=(purpose, phase, number),

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,7 @@ def load_network(net: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> N
     try:
         net.load_state_dict(dict(tensors))
     except RuntimeError as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = textwrap.shorten(str(error), 200)
         raise UserError(f"{path} does not fit the network of its settings: {reason}") from error
 
 
