@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from lipscale import data
 
-REAL_DATA = [Path(p) for p in ("/usr/share/datasets", "/tmp/data", "../shared/data")]
+# where real sets may lie: the system's folder, $LIPSCALE_DATA, and a folder beside the checkout
+REAL_DATA = [Path("/usr/share/datasets"), Path(__file__).parents[2] / "shared" / "data"]
 
 
 @pytest.fixture(autouse=True)

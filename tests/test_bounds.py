@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from orthogonium.layers.conv.AOC import AdaptiveOrthoConv2d
+from orthogonium.layers.conv.SLL.sll_layer import SDPBasedLipschitzDense
 from orthogonium.layers.linear import OrthoLinear as PeerLinear
 from orthogonium.layers.linear import UnitNormLinear
 from orthogonium.layers.normalization import BatchCentering2D
@@ -253,6 +254,11 @@ class TestPeersBugs:
         x = torch.randn(3, 3, 4, 4)
         for _ in range(5):
             assert jacobian_norms(net, x).max() <= bound
+
+    def test_sll_is_not_taken_on_trust(self):
+        """Published as 1-Lipschitz and measured at 1.8 with its epsilon: without a proof there is no rule."""
+        with pytest.raises(UserError, match="no Lipschitz rule for SDPBasedLipschitz"):
+            lipschitz_bound(SDPBasedLipschitzDense(8, 8, 8).eval())
 
     def test_autocast_and_bf16_are_refused(self):
         net = nn.Sequential(nn.Linear(4, 4)).eval()

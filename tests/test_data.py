@@ -45,6 +45,17 @@ def write_cifar100(folder, *, n=200):
     return rows
 
 
+def write_cifar10(folder):
+    rng = np.random.default_rng(0)
+    folder.mkdir(parents=True)
+    rows = rng.integers(0, 256, (20, 3073), dtype=np.uint8)
+    rows[:, 0] = np.arange(20) % 10
+    for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
+        (folder / f"{name}.bin").write_bytes(rows.tobytes())
+    (folder / "batches.meta.txt").write_text("\n".join("abcdefghij") + "\n\n")
+    return rows
+
+
 class TestReaders:
     def test_digits_are_embedded_with_a_fixed_test_part(self):
         one, two = data.load_dataset("digits"), data.load_dataset("digits")
@@ -63,6 +74,14 @@ class TestReaders:
         np.testing.assert_array_equal(found.train.inputs[:, 0].numpy(), contents["train-images-idx3-ubyte"])
         np.testing.assert_array_equal(found.test.labels.numpy(), contents["t10k-labels-idx1-ubyte"])
         assert len(found.classes) == 10
+
+    def test_cifar10_joins_its_five_batches(self, tmp_path):
+        rows = write_cifar10(tmp_path / "cifar-10-batches-bin")
+        found = data.load_dataset("cifar10", tmp_path)
+        assert (len(found.train), len(found.test), found.classes[9]) == (100, 20, "j")
+        np.testing.assert_array_equal(found.train.inputs[25].flatten().numpy(), rows[5, 1:])  # red plane first
+        assert found.train.labels[25] == 5
+        assert found.augmentation == "crop+flip"
 
     def test_cifar100_takes_the_fine_label(self, tmp_path):
         rows = write_cifar100(tmp_path / "cifar-100-binary")
