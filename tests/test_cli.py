@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -161,3 +162,11 @@ def test_mistakes_are_one_line_and_exit_code_two(bad, arguments, message):
     assert len(done.stderr.strip().splitlines()) == 1
     assert not (bad / "runs").exists()
     assert (bad / "exists" / "file").read_text() == "mine"
+
+
+@pytest.mark.slow
+def test_the_example_runs():
+    example = Path(__file__).parents[1] / "examples" / "own_loop.py"
+    done = subprocess.run([sys.executable, example], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout.split("accuracy ")[1].split()[0]) > 0.95

@@ -1,20 +1,18 @@
-"""The command line: train | evaluate | predict | data list."""
+"""The command line: train | evaluate | predict | audit | data list."""
 
-import inspect
 import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any
 
 import typer
 
 from lipscale.config import Settings, make_settings, read_settings
 from lipscale.errors import DivergedError, UserError
+from lipscale.flags import with_settings_as_flags
 
-if TYPE_CHECKING:  # torch takes seconds to import, and --help should not
-    from lipscale.predict import Prediction
-
+# what needs torch is imported inside the commands: it takes seconds, and --help should not
 app = typer.Typer(
     help="Train classifiers that are calibrated and certifiably robust out of the box (LiST).\n\n"
     "Start with `lipscale train`: it trains on the embedded digits within a minute or two.",
@@ -27,16 +25,11 @@ data_app = typer.Typer(help="The data sets that lipscale knows.", no_args_is_hel
 app.add_typer(data_app, name="data")
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The run folder that `lipscale train` wrote.")]
-# the heading of --help under which each setting and those after it stand
-HELP_GROUPS = {
-    "data": "Data",
-    "model": "Network",
-    "method": "LiST",
-    "batch_size": "Optimizer",
-    "epsilons": "Run",
-}
-
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+
+
+Device = Annotated[str, typer.Option(metavar="NAME", help="cpu or cuda; auto takes a GPU where there is one.")]
+DataDir = Annotated[Path | None, typer.Option(help="Where the data sets lie now, if not where they were.")]
 
 
 def _print_version(wanted: bool) -> None:
@@ -53,10 +46,6 @@ Version = Annotated[bool, typer.Option("--version", help="Print the version.", i
 @app.callback()
 def _options(version: Version = False) -> None:
     pass
-
-
-Device = Annotated[str, typer.Option(metavar="NAME", help="cpu or cuda; auto takes a GPU where there is one.")]
-DataDir = Annotated[Path | None, typer.Option(help="Where the data sets lie now, if not where they were.")]
 
 
 def main() -> None:
@@ -124,6 +113,7 @@ def _watch(folder: Path | None, settings: Settings | None) -> None:
 
     from lipscale.progress import TrainingProgress
     from lipscale.run import resume, train
+    from lipscale.show import print_metrics
     from lipscale.training import Epoch
 
     shown: dict[str, Any] = {}
@@ -150,7 +140,7 @@ def _watch(folder: Path | None, settings: Settings | None) -> None:
             raise typer.Exit(130) from None
     if not shown:
         typer.echo(f"{run.folder} is finished already.", err=True)
-    _print_metrics(run.metrics, run.preprocessing.unit)
+    print_metrics(run.metrics, run.preprocessing.unit)
     typer.echo(f"\nLook at predictions with: lipscale predict {run.folder}")
 
 
@@ -164,6 +154,7 @@ def evaluate(
 ) -> None:
     """Measure a run again on the test part of its data: accuracy, calibration, certified accuracy."""
     from lipscale.run import evaluate_run, load, strict_json
+    from lipscale.show import print_metrics
 
     epsilons = _epsilons(epsilon) if epsilon else None
     loaded = load(run, device=device)
@@ -171,7 +162,7 @@ def evaluate(
     if as_json:
         typer.echo(strict_json(metrics))
     else:
-        _print_metrics(metrics, loaded.preprocessing.unit)
+        print_metrics(metrics, loaded.preprocessing.unit)
 
 
 def _epsilons(text: str) -> tuple[float, ...]:
@@ -200,6 +191,7 @@ def predict(
 
     from lipscale.predict import predict, read_inputs
     from lipscale.run import first_test_samples, load
+    from lipscale.show import print_predictions
 
     reach = _epsilons(epsilon)[0] if epsilon else None
     loaded = load(run, device=device)
@@ -215,7 +207,7 @@ def predict(
         rows = [{k: v for k, v in asdict(answer).items() if v is not None} for answer in answers]
         typer.echo(json.dumps(rows, indent=2))
     else:
-        _print_predictions(answers, truth)
+        print_predictions(answers, truth)
 
 
 @app.command()
@@ -281,97 +273,7 @@ def list_data(
     Console().print(table)
 
 
-def _print_metrics(metrics: dict[str, Any], unit: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    settled = {True: "L has settled", False: "epoch limit", None: "fixed L"}[metrics.get("settled")]
-    direction = "over" if metrics["esce"] > 0 else "under"
-    rows = {
-        "accuracy": f"{metrics['accuracy']:.4f}",
-        "NLL": f"{metrics['nll']:.4f}",
-        "Brier score": f"{metrics['brier']:.4f}",
-        "ECE": f"{metrics['ece']:.4f}",
-        "ESCE": f"{metrics['esce']:+.4f} ({direction}-confident)",
-        "T* on the test set": f"{float(metrics['temperature']):.4f}",
-        "Lipschitz constant L": f"{metrics['lipschitz_constant']:.4g}",
-        "proven bound": f"{metrics['lipschitz_bound']:.7g}",
-        **{f"certified accuracy at {e}": f"{v:.4f}" for e, v in metrics["certified_accuracy"].items()},
-        "radii in": unit,
-        "Phase I": f"{metrics['phase1_epochs']} epochs ({settled})",
-        "Phase II": f"{metrics['phase2_epochs']} epochs",
-        "samples": f"{metrics['train_size']} train, {metrics['calibration_size']} calibration, "
-        f"{metrics['test_size']} test",
-        "training time": f"{metrics['seconds']:.0f} s",
-    }
-    for name, value in rows.items():
-        table.add_row(name, value)
-    Console().print(table)
-
-
-def _print_predictions(answers: "list[Prediction]", truth: list[str]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("input", "class", "probability", "certified radius", box=None, padding=(0, 2, 0, 0))
-    if answers[0].lowest is not None:
-        table.add_column("certified range")
-    if truth:
-        table.add_column("truth")
-    for i, answer in enumerate(answers):
-        row = [answer.source, answer.label, f"{answer.probability:.4f}", f"{answer.radius:.4f}"]
-        if answer.lowest is not None:
-            row.append(f"{answer.lowest:.4f} to {answer.highest:.4f}")
-        table.add_row(*row, *truth[i : i + 1])
-    Console().print(table)
-    Console().print(f"Radii are l2 distances in {answers[0].unit}.")
-
-
-def _with_settings_as_flags(command: Any) -> Any:
-    """Give the command one flag for each setting: written once, in Settings, it is documented and checked there."""
-    argument = Annotated[Path | None, typer.Argument(metavar="SETTINGS.yaml", help="Settings in a YAML file.")]
-    recipe = Annotated[
-        str | None, typer.Option(metavar="NAME", help="Start from the settings of one of the paper's runs.")
-    ]
-    resume = Annotated[Path | None, typer.Option(metavar="RUN", help="Continue a run that was stopped.")]
-    annotations: dict[str, Any] = {"settings_file": argument, "recipe": recipe, "resume": resume}
-    group = ""
-    for name, field in Settings.model_fields.items():
-        group = HELP_GROUPS.get(name, group)
-        default = "" if field.default is None else f" [default: {_shown(field.default)}]"
-        choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else None
-        metavar = "|".join(choices) if choices else _kind(field.annotation)
-        # text all the way: Settings checks it and names the flag, as it does for YAML
-        option = typer.Option(metavar=metavar, help=f"{field.description}{default}", rich_help_panel=group)
-        annotations[name] = Annotated[str | None, option]
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    command.__signature__ = inspect.Signature(
-        [inspect.Parameter(n, keyword, default=None, annotation=a) for n, a in annotations.items()]
-    )
-    command.__annotations__ = annotations
-    return command
-
-
-def _shown(value: Any) -> str:
-    return ",".join(f"{v:.4g}" for v in value) if isinstance(value, tuple) else str(value)
-
-
-def _kind(annotation: Any) -> str:
-    text = str(annotation)
-    for word, metavar in (
-        ("tuple", "NUMBERS"),
-        ("Path", "PATH"),
-        ("int", "N"),
-        ("float", "NUMBER"),
-        ("str", "TEXT"),
-    ):
-        if word in text:
-            return metavar
-    return "VALUE"
-
-
-app.command()(_with_settings_as_flags(train))
+app.command()(with_settings_as_flags(train))
 app.registered_commands.insert(0, app.registered_commands.pop())  # what people come for is listed first
 
 if __name__ == "__main__":

@@ -1,0 +1,61 @@
+"""The settings as command-line flags: written once, in Settings, where they are documented and checked."""
+
+import inspect
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import typer
+
+from lipscale.config import Settings
+
+# the heading of --help under which each setting and those after it stand
+HELP_GROUPS = {
+    "data": "Data",
+    "model": "Network",
+    "method": "LiST",
+    "batch_size": "Optimizer",
+    "epsilons": "Run",
+}
+
+
+def with_settings_as_flags(command: Any) -> Any:
+    """Give the command one flag for each setting."""
+    argument = Annotated[Path | None, typer.Argument(metavar="SETTINGS.yaml", help="Settings in a YAML file.")]
+    recipe = Annotated[
+        str | None, typer.Option(metavar="NAME", help="Start from the settings of one of the paper's runs.")
+    ]
+    resume = Annotated[Path | None, typer.Option(metavar="RUN", help="Continue a run that was stopped.")]
+    annotations: dict[str, Any] = {"settings_file": argument, "recipe": recipe, "resume": resume}
+    group = ""
+    for name, field in Settings.model_fields.items():
+        group = HELP_GROUPS.get(name, group)
+        default = "" if field.default is None else f" [default: {_shown(field.default)}]"
+        choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else None
+        metavar = "|".join(choices) if choices else _kind(field.annotation)
+        # text all the way: Settings checks it and names the flag, as it does for YAML
+        option = typer.Option(metavar=metavar, help=f"{field.description}{default}", rich_help_panel=group)
+        annotations[name] = Annotated[str | None, option]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    command.__signature__ = inspect.Signature(
+        [inspect.Parameter(n, keyword, default=None, annotation=a) for n, a in annotations.items()]
+    )
+    command.__annotations__ = annotations
+    return command
+
+
+def _shown(value: Any) -> str:
+    return ",".join(f"{v:.4g}" for v in value) if isinstance(value, tuple) else str(value)
+
+
+def _kind(annotation: Any) -> str:
+    text = str(annotation)
+    for word, metavar in (
+        ("tuple", "NUMBERS"),
+        ("Path", "PATH"),
+        ("int", "N"),
+        ("float", "NUMBER"),
+        ("str", "TEXT"),
+    ):
+        if word in text:
+            return metavar
+    return "VALUE"
