@@ -13,7 +13,7 @@ from lipscale.attacks import apgd, autoattack
 from lipscale.audit import audit
 from lipscale.bounds.walk import RULES
 from lipscale.data import load_dataset
-from lipscale.layers import OrthoLinear
+from lipscale.layers import ConvexResidual, OrthoLinear, Scale
 
 
 @pytest.fixture(scope="module")
@@ -104,3 +104,11 @@ def test_a_violation_is_exit_code_one(tmp_path, monkeypatch):
     result = CliRunner().invoke(app, ["audit", str(tmp_path / "r"), *flags])
     assert result.exit_code == 1
     assert "BROKEN" in result.output
+
+
+@pytest.mark.parametrize("offset", [0.0, 255.0, 1e5])
+def test_rounding_raises_no_false_alarm(offset):
+    net = nn.Sequential(nn.Flatten(), ConvexResidual(Scale(5.0)), OrthoLinear(10, 10)).eval()
+    nn.init.normal_(net[1].blend)
+    inputs = offset + torch.randn(40, 10)
+    assert audit(net, inputs, pairs=500, steps=10).violations == 0

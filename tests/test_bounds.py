@@ -120,7 +120,7 @@ def test_linear_modules_are_bounded_within_their_factor(name):
 
 
 ACTIVATIONS = [
-    *(nn.ReLU(), nn.ReLU6(), nn.Tanh(), nn.Hardtanh(), nn.Softplus(), nn.Softsign(), nn.Softshrink(), nn.LogSigmoid()),
+    *(nn.ReLU(), nn.ReLU6(), nn.Tanh(), nn.Hardtanh(), nn.Softsign(), nn.Softshrink(), nn.LogSigmoid()),
     *(nn.LeakyReLU(0.1), nn.LeakyReLU(3.0), nn.PReLU(init=-2.0), nn.ELU(1.0), nn.ELU(2.0), nn.GELU(), nn.SiLU()),
     nn.Sigmoid(),
 ]
@@ -284,6 +284,54 @@ class TestRefusals:
         net.forward = lambda x: 5 * x
         with pytest.raises(UserError, match="replaced forward"):
             lipschitz_bound(net)
+
+    @pytest.mark.parametrize(
+        ("module", "message"),
+        [
+            (Sum(nn.LeakyReLU(3.0, inplace=True)), "inplace"),
+            (nn.Softplus(threshold=0), "no Lipschitz rule"),
+            (nn.LeakyReLU(float("nan")), "no finite bound"),
+            (nn.Flatten(0), "join samples"),
+            (nn.CircularPad2d((-1, 1, 0, 0)), "negative padding"),
+            (nn.Linear(2, 2, dtype=torch.complex64), "complex64"),
+            (nn.AvgPool2d(2, ceil_mode=True), "border"),
+            (torchlip.ScaledAvgPool2d(2, ceil_mode=True), "ceil_mode"),
+            (torchlip.ScaledAvgPool2d(2, divisor_override=1), "divisor_override"),
+            (torchlip.ScaledL2NormPool2d(2, ceil_mode=True), "ceil_mode"),
+        ],
+        ids=repr,
+    )
+    def test_settings_that_break_a_rule(self, module, message):
+        with pytest.raises(UserError, match=message):
+            lipschitz_bound(module.eval())
+
+    def test_a_centering_that_broadcasts(self):
+        with pytest.raises(UserError, match="broadcasts"):
+            lipschitz_bound(BatchCentering2D(8).eval(), (1, 4, 4))
+
+    def test_global_hooks(self):
+        handle = nn.modules.module.register_module_forward_hook(lambda m, i, o: 10 * o)
+        try:
+            with pytest.raises(UserError, match="global forward hooks"):
+                lipschitz_bound(nn.Linear(2, 2).eval())
+        finally:
+            handle.remove()
+
+    def test_a_replaced_call(self):
+        class Louder(nn.Linear):
+            def __call__(self, x):
+                return 3 * super().__call__(x)
+
+        register_rule(Louder, lambda layer, bound: 1.0)
+        try:
+            with pytest.raises(UserError, match="replaced forward or call"):
+                lipschitz_bound(Louder(2, 2).eval())
+        finally:
+            del RULES[Louder]
+
+    def test_lists_of_one_number_are_read_as_torch_reads_them(self):
+        listed, plain = nn.MaxPool2d([3], [2], dilation=[1]).eval(), nn.MaxPool2d(3, 2).eval()
+        assert lipschitz_bound(listed) == lipschitz_bound(plain) == 2
 
     def test_subclasses_and_strangers(self):
         class Own(nn.Linear):

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from lipscale import certified_confidence, certified_radius, models, set_lipschitz
+from lipscale import certified_confidence, certified_radius, models, register_rule, set_lipschitz
+from lipscale.bounds.walk import RULES
 from lipscale.certificate import ROUNDING_FACTOR, Certificate, certified_accuracy, certified_accuracy_curve, margin
 from lipscale.data import load_dataset
 from lipscale.errors import UserError
@@ -215,3 +216,56 @@ def test_reduced_precision_is_refused(trained):
     half = models.mlp(10, (1, 8, 8), 64).bfloat16()
     with pytest.raises(UserError, match="float32 or float64"):
         certified_radius(half, x.bfloat16())
+
+
+def test_confidence_is_a_number_however_large_the_reach():
+    z = torch.tensor([[300.0, 0.0, -1.0]], dtype=torch.float64)
+    lower, upper = generic(1e4, 3).confidence(z, 10.0)
+    assert (float(lower), float(upper)) == (0.0, 1.0)
+    assert generic(1e4, 3).brier(z, torch.tensor([1]), 10.0) == 2.0
+
+
+def test_classes_that_move_together_never_change_places():
+    head = nn.Linear(3, 3).double()
+    with torch.no_grad():
+        head.weight[1] = head.weight[0]
+        head.bias.copy_(torch.tensor([1.0, 0.0, -50.0]))
+    radii = certified_radius(nn.Sequential(head), torch.randn(5, 3, dtype=torch.float64))
+    assert radii.isfinite().all()
+    assert (radii > 10).all()  # only the third class can overtake, and it is far away
+    with torch.no_grad():
+        head.bias[1] = 1.0  # a tie that nothing breaks
+    assert (certified_radius(nn.Sequential(head), torch.randn(5, 3, dtype=torch.float64)) == 0).all()
+
+
+def test_the_head_of_a_network_with_a_forward_of_its_own_is_not_trusted():
+    class Tripled(nn.Sequential):
+        def forward(self, x):
+            return 3 * super().forward(x)
+
+    register_rule(Tripled, lambda net, bound: 3 * bound(net[0]))
+    try:
+        net = Tripled(OrthoLinear(6, 4)).double().eval()
+        x = torch.randn(20, 6, dtype=torch.float64)
+        torch.testing.assert_close(certified_radius(net, x), margin(net(x).detach()) / (3 * math.sqrt(2)))
+    finally:
+        del RULES[Tripled]
+
+
+def test_rounding_is_measured_where_it_is_largest(trained):
+    net, x, _ = trained
+    mixed = torch.cat((torch.zeros_like(x[:8]), 1e4 * x[8:]))
+    assert Certificate.of(net, mixed).rounding > 100 * Certificate.of(net, x[:8]).rounding
+
+
+@pytest.mark.parametrize(
+    ("logits", "labels"),
+    [
+        (torch.zeros(3, 4), torch.tensor([0])),
+        (torch.zeros(3, 4, 2), torch.zeros(3, dtype=torch.long)),
+        (torch.zeros(3, 4).bfloat16(), torch.zeros(3, dtype=torch.long)),
+    ],
+)
+def test_logits_and_labels_that_do_not_fit_are_refused(logits, labels):
+    with pytest.raises(UserError):
+        generic(1.0, 4).radius(logits, labels)

@@ -1,5 +1,6 @@
 """The plain network: same outputs, same bound, no parametrizations; torch.export and torch.compile take it."""
 
+import deel.torchlip as torchlip
 import pytest
 import torch
 from torch import nn
@@ -7,7 +8,7 @@ from torch.nn.utils import parametrize
 
 from lipscale import export_plain, get_lipschitz, lipschitz_bound, models, set_lipschitz
 from lipscale.errors import UserError
-from lipscale.layers import BatchCentering, ScaledLayer, estimate_means
+from lipscale.layers import BatchCentering, OrthoLinear, ScaledLayer, estimate_means
 
 NETWORKS = {
     "mlp": (lambda: models.mlp(5, (1, 8, 8), 16, mean=[0.3]), (1, 8, 8)),
@@ -72,3 +73,34 @@ def test_torch_compile_takes_it_whole(network):
 def test_training_mode_is_refused():
     with pytest.raises(UserError, match="evaluation"):
         export_plain(models.mlp(2, 4, 4).train())
+
+
+def test_a_shift_behind_a_linear_layer_keeps_its_axis():
+    net = nn.Sequential(OrthoLinear(4, 4), BatchCentering(4)).eval()
+    nn.init.normal_(net[1].bias)
+    for x in (torch.randn(3, 4), torch.randn(3, 4, 4)):
+        torch.testing.assert_close(export_plain(net)(x), net(x), atol=1e-6, rtol=1e-5)
+
+
+def test_what_cannot_be_made_plain_is_named():
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = OrthoLinear(2, 2)
+
+    class Louder(OrthoLinear):
+        def forward(self, x):
+            return 3 * super().forward(x)
+
+    for module in (Own(), Louder(2, 2)):
+        with pytest.raises(UserError, match=f"cannot export {type(module).__name__}"):
+            export_plain(nn.Sequential(module).eval())
+
+
+def test_peers_linear_layers_become_plain():
+    net = nn.Sequential(torchlip.SpectralLinear(4, 3))
+    net.train()(torch.randn(2, 4))
+    plain = export_plain(net.eval())
+    assert type(plain[0]) is nn.Linear
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(plain(x), net(x))

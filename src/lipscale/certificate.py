@@ -1,12 +1,12 @@
 """Margins, certified radii, certified confidence: what no small change of the input can undo."""
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lipscale.bounds import Walk, lipschitz_bound
@@ -40,11 +40,14 @@ class Certificate:
         """Certify a network; the inputs serve to measure rounding and the number of classes."""
         if len(inputs) == 0 or not inputs.isfinite().all():
             raise UserError("a certificate needs finite inputs to measure rounding on")
+        if inputs.dtype not in (torch.float32, torch.float64):
+            raise UserError(f"certificates need float32 or float64 inputs, got {inputs.dtype}")
         with evaluation_mode(net):
             bound = lipschitz_bound(net)
-            few = inputs[:ROUNDING_SAMPLES]
+            sizes = inputs.flatten(1).norm(dim=1)
+            few = inputs[sizes.topk(min(ROUNDING_SAMPLES, len(inputs))).indices]  # where rounding is largest
             logits = net(few)
-            exact = export_plain(net).double()(few.double())
+            exact = _in_float64(net)(few.double())
         gap = float((logits - exact).abs().max())
         classes = logits.shape[1]
         pairwise = torch.full((classes, classes), math.sqrt(2) * bound, dtype=torch.float64, device=inputs.device)
@@ -58,7 +61,10 @@ class Certificate:
         chosen = logits.argmax(1) if labels is None else labels.long()
         gaps = _gaps(logits, chosen) - self.rounding
         gaps.scatter_(1, chosen.unsqueeze(1), math.inf)  # y does not compete with itself
-        return (gaps / self.pairwise[chosen]).amin(1).clamp(min=0)
+        constants = self.pairwise[chosen]
+        # logits that move together (K = 0) never change places
+        radii = torch.where(constants > 0, gaps / constants, torch.where(gaps > 0, math.inf, 0.0))
+        return radii.amin(1).clamp(min=0)
 
     def confidence(
         self, logits: Tensor, epsilon: float | Tensor, labels: Tensor | None = None
@@ -72,9 +78,9 @@ class Certificate:
             raise UserError(f"expected epsilon >= 0, got {epsilon}")
         chosen = logits.argmax(1) if labels is None else labels.long()
         gaps, reach = _gaps(logits, chosen), self.pairwise[chosen] * eps + self.rounding
-        others = 1 - F.one_hot(chosen, logits.shape[1])
-        lower, upper = ((others * torch.exp(sign * reach - gaps)).sum(1) for sign in (1, -1))
-        return 1 / (1 + lower), 1 / (1 + upper)
+        gaps.scatter_(1, chosen.unsqueeze(1), math.inf)  # the sum is over the other classes
+        rivals_most, rivals_least = (torch.exp(sign * reach - gaps).sum(1) for sign in (1, -1))
+        return 1 / (1 + rivals_most), 1 / (1 + rivals_least)
 
     def brier(self, logits: Tensor, labels: Tensor, epsilon: float) -> float:
         """A bound on the Brier score of a set under every change up to epsilon: mean of 2 (1 - lower p_y)^2."""
@@ -84,6 +90,11 @@ class Certificate:
 
 def _gaps(logits: Tensor, chosen: Tensor) -> Tensor:
     """z_k - z_j for the chosen class k and all j, in float64: (N, C)."""
+    if logits.ndim != 2 or chosen.shape != logits.shape[:1]:
+        shapes = f"logits {tuple(logits.shape)} and labels {tuple(chosen.shape)}"
+        raise UserError(f"expected logits (N, C) and labels (N,), got {shapes}")
+    if logits.dtype not in (torch.float32, torch.float64):
+        raise UserError(f"certificates need float32 or float64 logits, got {logits.dtype}")
     z = logits.double()
     if not z.isfinite().all():
         raise UserError("the logits are not finite: no certificate is possible")
@@ -92,14 +103,24 @@ def _gaps(logits: Tensor, chosen: Tensor) -> Tensor:
 
 def _with_head(net: nn.Module, pairwise: Tensor) -> Tensor:
     """The tighter constants of pairs behind a linear head, where the network ends in one."""
-    if not isinstance(net, nn.Sequential) or len(net) == 0 or type(net[-1]) not in (nn.Linear, OrthoLinear):
+    if not isinstance(net, nn.Sequential) or type(net).forward is not nn.Sequential.forward or len(net) == 0:
         return pairwise
     *features, head = net
+    if type(head) not in (nn.Linear, OrthoLinear):
+        return pairwise
     walk = Walk({})
     reach = math.prod(map(walk, features))
     weight = cast(Tensor, head.weight).detach().double()
     rows = (weight.unsqueeze(1) - weight.unsqueeze(0)).norm(dim=2)  # ||w_k - w_j||
     return torch.minimum(pairwise, rows.to(pairwise.device) * reach * (1 + 1e-11))
+
+
+def _in_float64(net: nn.Module) -> nn.Module:
+    """The network in double precision: with the same weights where it can be exported, else its own copy."""
+    try:
+        return export_plain(net).double()
+    except UserError:
+        return copy.deepcopy(net).double()
 
 
 def margin(logits: Tensor, labels: Tensor | None = None) -> Tensor:

@@ -1,12 +1,24 @@
 """The plain network: ordinary torch layers that compute what the constrained network computes in evaluation."""
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from lipscale.bounds import require_certifiable
-from lipscale.layers import BatchCentering, Concatenate, ConvexResidual, OrthoConv2d, OrthoLinear, Shift, Sum
+from lipscale.errors import UserError
+from lipscale.layers import (
+    BatchCentering,
+    Concatenate,
+    ConvexResidual,
+    OrthoConv2d,
+    OrthoLinear,
+    ScaledLayer,
+    Shift,
+    Sum,
+)
 
 
 @torch.no_grad()
@@ -20,24 +32,29 @@ def export_plain(net: nn.Module) -> nn.Module:
 
 
 def _plain(module: nn.Module) -> nn.Module:
-    if isinstance(module, OrthoConv2d):
+    kind: Any = parametrize.type_before_parametrizations(module)
+    if isinstance(module, OrthoConv2d) and kind is OrthoConv2d:  # a subclass may compute something else
         conv = nn.Conv2d(
             module.in_channels, module.out_channels, module.kernel_size, module.stride, module.padding, bias=True
         )
         return _filled(conv, module.weight, module.scaled_bias())
-    if isinstance(module, OrthoLinear):
+    if isinstance(module, OrthoLinear) and kind is OrthoLinear:
         linear = nn.Linear(module.in_features, module.out_features)
         return _filled(linear, module.weight, module.scaled_bias())
-    if isinstance(module, BatchCentering):
+    if isinstance(module, BatchCentering) and kind is BatchCentering:
         return Shift((module.gain * (module.bias - module.mean)).detach().clone())
-    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
+    if isinstance(module, nn.Sequential) and kind.forward is nn.Sequential.forward:
         return _sequence(module)
-    if isinstance(module, ConvexResidual | Sum | Concatenate):
+    if kind in (ConvexResidual, Sum, Concatenate):
         twin = copy.copy(module)
         twin._modules = {name: _plain(child) for name, child in module._modules.items() if child is not None}
         twin._parameters = {k: nn.Parameter(p.detach().clone()) for k, p in module._parameters.items() if p is not None}
         twin._buffers = {k: b.clone() for k, b in module._buffers.items() if b is not None}
         return twin
+    if isinstance(module, nn.Linear) and kind.forward is nn.Linear.forward:  # a peer's, parametrized
+        return _filled(nn.Linear(module.in_features, module.out_features), module.weight, module.bias)
+    if any(isinstance(m, ScaledLayer) or parametrize.is_parametrized(m) for m in module.modules()):
+        raise UserError(f"cannot export {kind.__name__}: build it from torch.nn.Sequential and lipscale.layers")
     return copy.deepcopy(module)
 
 
@@ -48,7 +65,8 @@ def _sequence(net: nn.Sequential) -> nn.Sequential:
     for name, module in net._modules.items():
         assert module is not None
         made = _plain(module)
-        if isinstance(made, Shift) and isinstance(last, nn.Conv2d | nn.Linear) and last.bias is not None:
+        # a convolution's bias acts on dimension 1, as a shift does; a linear layer's may not
+        if isinstance(made, Shift) and type(last) is nn.Conv2d and last.bias is not None:
             last.bias.add_(made.shift)
             continue
         plain[name] = last = made

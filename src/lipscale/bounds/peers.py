@@ -73,8 +73,25 @@ def torchlip_conv(rule: Rule) -> Rule:
     return bounded
 
 
+def pool_bound(layer: Any, bound: Walk) -> float:
+    """ScaledL2NormPool2d: norms of disjoint windows, but at the border where ceil_mode rescales them."""
+    if layer.ceil_mode:
+        raise UserError(f"{type(layer).__name__} with ceil_mode rescales windows at the border: no rule")
+    return abs(layer._coefficient_lip)
+
+
+def centering_bound(layer: Any, bound: Walk) -> float:
+    """Centering is a projection or a shift, unless another number of channels is broadcast."""
+    shape, channels = bound.shape(layer), layer.bias.numel() if layer.bias is not None else None
+    if shape is not None and channels is not None and shape[0] != channels:
+        raise UserError(f"{type(layer).__name__}({channels}) on {shape[0]} channels broadcasts them: no bound")
+    return 1.0
+
+
 def average_bound(layer: Any, bound: Walk) -> float:
     """ScaledAvgPool2d: the mean of k^2 disjoint pixels times its scaling."""
+    if layer.ceil_mode or layer.divisor_override:
+        raise UserError("ScaledAvgPool2d with ceil_mode or divisor_override divides by another number: no rule")
     pixels = layer.kernel_size**2 if isinstance(layer.kernel_size, int) else math.prod(layer.kernel_size)
     return abs(layer._coefficient_lip * layer.scalingFactor) / math.sqrt(pixels)
 
@@ -100,20 +117,22 @@ for conv in (PadConv1d, torchlip.SpectralConv1d):
     register_rule(conv, torchlip_conv(conv1d_bound))
 for scaled in (
     *(torchlip.MaxMin, torchlip.GroupSort, torchlip.GroupSort2, torchlip.FullSort),
-    *(torchlip.ScaledL2NormPool2d, torchlip.ScaledAdaptiveAvgPool2d, torchlip.ScaledAdaptativeL2NormPool2d),
+    *(torchlip.ScaledAdaptiveAvgPool2d, torchlip.ScaledAdaptativeL2NormPool2d),
 ):
     register_rule(scaled, lambda layer, bound: abs(layer._coefficient_lip))
 register_rule(torchlip.ScaledAvgPool2d, average_bound)
+register_rule(torchlip.ScaledL2NormPool2d, pool_bound)
 for isometry in (torchlip.InvertibleDownSampling, torchlip.InvertibleUpSampling):
     register_rule(isometry, lambda layer, bound: 1.0)
-for centering in (torchlip.BatchCentering, torchlip.LayerCentering):
-    register_rule(centering, lambda layer, bound: 1.0)
+for centering in (
+    *(torchlip.BatchCentering, torchlip.LayerCentering),
+    *(normalization.BatchCentering2D, normalization.LayerCentering2D),
+):
+    register_rule(centering, centering_bound)
 
 register_rule(OrthoLinear, ortho_linear_bound)
 for conv in (FastBlockConv2d, RKOConv2d, BcopRkoConv2d):
     register_rule(conv, ortho_conv_bound)
-for one in (normalization.BatchCentering2D, normalization.LayerCentering2D):
-    register_rule(one, lambda layer, bound: 1.0)
 for activation in (custom_activations.Abs, custom_activations.MaxMin):
     register_rule(activation, lambda layer, bound: 1.0)
 register_rule(residual.ConcatResidual, lambda block, bound: max(1.0, bound(block.fn)))

@@ -26,6 +26,8 @@ def geometry(layer: Any, bound: Walk) -> dict[str, Any]:
     """Stride, dilation, padding and input size of a convolution, as of a 2-d one."""
     shape, pads = bound.shape(layer), _pads(layer)
     flat = len(pads) == 1
+    if shape is not None and len(shape) != len(pads) + 1:
+        raise UserError(f"{type(layer).__name__}: expected an input_shape with channels and sizes, got {shape}")
     return {
         "stride": (1, *layer.stride) if flat else layer.stride,
         "dilation": (1, *layer.dilation) if flat else layer.dilation,
@@ -84,7 +86,15 @@ def adaptive_average_bound(layer: nn.AdaptiveAvgPool2d, bound: Walk) -> float:
 
 
 def _pair(value: Any) -> tuple[int, int]:
-    return tuple(value) if isinstance(value, tuple | list) else (value, value)
+    values = tuple(value) if isinstance(value, tuple | list) else (value,)
+    return (values[0], values[-1])
+
+
+def flatten_bound(layer: nn.Flatten, bound: Walk) -> float:
+    """Flattening moves nothing, as long as it leaves the batch alone."""
+    if layer.start_dim < 1:
+        raise UserError(f"Flatten({layer.start_dim}) may join samples: flatten from dimension 1 on")
+    return 1.0
 
 
 def pad_bound(mode: str) -> Any:
@@ -92,6 +102,8 @@ def pad_bound(mode: str) -> Any:
 
     def rule(layer: Any, bound: Walk) -> float:
         left, right, top, bottom = layer.padding
+        if min(layer.padding) < 0:
+            raise UserError(f"{type(layer).__name__} with negative padding has no rule")
         shape = bound.shape(layer)
         one = torch.ones(1, 1, 1, 1, dtype=torch.float64)
         return conv_norm(one, padding=((top, bottom), (left, right)), padding_mode=mode, size=shape and shape[1:])
@@ -110,15 +122,15 @@ register_rule(nn.AdaptiveAvgPool2d, adaptive_average_bound)
 register_rule(nn.CircularPad2d, pad_bound("circular"))
 register_rule(nn.ReflectionPad2d, pad_bound("reflect"))
 register_rule(nn.ReplicationPad2d, pad_bound("replicate"))
-register_rule(nn.LeakyReLU, lambda layer, bound: max(1.0, abs(layer.negative_slope)))
-register_rule(nn.PReLU, lambda layer, bound: max(1.0, float(layer.weight.detach().abs().max())))
-register_rule(nn.ELU, lambda layer, bound: max(1.0, abs(layer.alpha)))
+register_rule(nn.LeakyReLU, lambda layer, bound: max(abs(layer.negative_slope), 1.0))
+register_rule(nn.PReLU, lambda layer, bound: max(float(layer.weight.detach().abs().max()), 1.0))
+register_rule(nn.ELU, lambda layer, bound: max(abs(layer.alpha), 1.0))
 # the largest slopes, rounded up: at x = sqrt(2), and where the second derivative vanishes
 register_rule(nn.GELU, lambda layer, bound: 1.13)
 register_rule(nn.SiLU, lambda layer, bound: 1.1)
 register_rule(nn.Sigmoid, lambda layer, bound: 0.25)
+register_rule(nn.Flatten, flatten_bound)
 for isometry in (
-    nn.Flatten,
     nn.Unflatten,
     nn.Identity,
     nn.PixelShuffle,
@@ -127,7 +139,7 @@ for isometry in (
     nn.ZeroPad2d,
 ):
     register_rule(isometry, lambda layer, bound: 1.0)
-for activation in (nn.ReLU, nn.ReLU6, nn.Tanh, nn.Hardtanh, nn.Softplus, nn.Softsign, nn.Softshrink, nn.LogSigmoid):
+for activation in (nn.ReLU, nn.ReLU6, nn.Tanh, nn.Hardtanh, nn.Softsign, nn.Softshrink, nn.LogSigmoid):
     register_rule(activation, lambda layer, bound: 1.0)
 for dropout in (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout):
     register_rule(dropout, lambda layer, bound: 1.0)  # the identity in evaluation, and training mode is refused

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules import module as torch_module
 from torch.nn.utils.parametrize import type_before_parametrizations
 
 from lipscale.errors import UserError
@@ -45,7 +46,11 @@ def require_certifiable(net: nn.Module) -> None:
         raise UserError(f"a certificate is of the network in evaluation{where}: call net.eval() first")
     if any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")):
         raise UserError("autocast computes with other weights than the ones certified: leave it first")
+    if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
+        raise UserError("global forward hooks may change what the network computes: remove them first")
     for name, tensor in [*net.named_parameters(), *net.named_buffers()]:
+        if tensor.is_complex():
+            raise UserError(f"{name} is {tensor.dtype}; certificates need float32 or float64")
         if tensor.is_floating_point() and tensor.dtype not in (torch.float32, torch.float64):
             raise UserError(f"{name} is {tensor.dtype}; certificates need float32 or float64: call net.float()")
         if tensor.is_floating_point() and not tensor.isfinite().all():
@@ -82,11 +87,16 @@ class Walk:
 
 
 def _refuse_surprises(module: nn.Module) -> None:
-    """Hooks and replaced methods compute what no rule can see."""
-    hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
-    if hooks or "forward" in vars(module):
-        what = "forward hooks" if hooks else "a replaced forward"
-        raise UserError(f"{type(module).__name__} has {what}, which no Lipschitz rule can see: remove them")
+    """Hooks and replaced methods compute what no rule can see, and work in place changes the input of other paths."""
+    what = ""
+    if module._forward_hooks or module._forward_pre_hooks:
+        what = "forward hooks"
+    elif "forward" in vars(module) or type(module).__call__ is not nn.Module.__call__:
+        what = "a replaced forward or call"
+    elif getattr(module, "inplace", False):
+        what = "inplace=True"
+    if what:
+        raise UserError(f"{type(module).__name__} has {what}, which no Lipschitz rule can see: remove it")
 
 
 @torch.no_grad()

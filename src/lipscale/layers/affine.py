@@ -27,6 +27,8 @@ class Standardise(nn.Module):
 
     def __init__(self, mean: Sequence[float], std: Sequence[float] | None = None) -> None:
         super().__init__()
+        if std is not None and not all(s > 0 for s in std):
+            raise UserError(f"expected every std > 0, got {list(std)}")
         self.register_buffer("mean", torch.tensor(mean, dtype=torch.get_default_dtype()))
         self.register_buffer("std", torch.ones_like(self.mean) if std is None else torch.tensor(std))
 
