@@ -31,6 +31,16 @@ def dense(operator, shape: tuple[int, ...]) -> Tensor:
     return (operator(eye) - zero).flatten(1).T
 
 
+def exact_norm(module: nn.Module, shape: tuple[int, ...]) -> float:
+    """The norm of a linear module on inputs of this shape, by a dense SVD."""
+    return float(torch.linalg.matrix_norm(dense(module, shape).detach(), ord=2))
+
+
+def ready(module: nn.Module) -> nn.Module:
+    """The module in float64, in evaluation."""
+    return module.double().eval()
+
+
 def jacobian_norms(net: nn.Module, inputs: Tensor) -> Tensor:
     """The exact largest singular value of the Jacobian at each input."""
     norms = []
