@@ -50,8 +50,9 @@ def _options(version: Version = False) -> None:
 
 def main() -> None:
     """Run the command line; what the user can mend is one line on stderr and exit code 2."""
-    # where other programs use the cores too, threads that spin while they wait made a small network 15 times slower
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # OpenMP's threads spin while they wait, which starves a small network where other programs use the cores too;
+    # spinning only briefly costs nothing on an idle machine
+    os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     try:
         app()
     except (UserError, DivergedError) as error:
