@@ -106,6 +106,13 @@ def test_a_violation_is_exit_code_one(tmp_path, monkeypatch):
     assert "BROKEN" in result.output
 
 
+def test_a_constant_network_has_nothing_to_find(images):
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+    nn.init.zeros_(net[1].weight)
+    result = audit(net, images, pairs=20, steps=2)
+    assert (result.violations, result.slope, result.tightness) == (0, 0.0, 0.0)
+
+
 @pytest.mark.parametrize("offset", [0.0, 255.0, 1e5])
 def test_rounding_raises_no_false_alarm(offset):
     net = nn.Sequential(nn.Flatten(), ConvexResidual(Scale(5.0)), OrthoLinear(10, 10)).eval()

@@ -88,6 +88,12 @@ class TestPeersBugs:
         for _ in range(5):
             assert jacobian_norms(net, x).max() <= bound
 
+    def test_a_bjorck_iteration_with_another_step_is_not_taken_on_trust(self):
+        layer = PeerLinear(4, 4).eval()
+        layer.parametrizations.weight[1].beta = 0.9  # 1.9 s - 0.9 s^3 leaves [-1, 1]
+        with pytest.raises(UserError, match="no rule"):
+            lipschitz_bound(layer)
+
     def test_sll_is_not_taken_on_trust(self):
         """Published as 1-Lipschitz and measured at 1.8 with its epsilon: without a proof there is no rule."""
         with pytest.raises(UserError, match="no Lipschitz rule for SDPBasedLipschitz"):

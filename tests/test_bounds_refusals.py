@@ -37,6 +37,7 @@ class TestRefusals:
             (nn.Softplus(threshold=0), "no Lipschitz rule"),
             (nn.LeakyReLU(float("nan")), "no finite bound"),
             (nn.Flatten(0), "join samples"),
+            (nn.Unflatten(0, (2, -1)), "split samples"),
             (nn.CircularPad2d((-1, 1, 0, 0)), "negative padding"),
             (nn.Linear(2, 2, dtype=torch.complex64), "complex64"),
             (nn.AvgPool2d(2, ceil_mode=True), "border"),

@@ -13,7 +13,9 @@ The flow, each stage a module:
     temperature  T* = argmin NLL(z / T)
     feedback     L <- L / T*, and the stop
     training     Algorithm 1, both phases; checkpoints
-    certificate  margins, radii, certified accuracy
+    certificate  margins, radii, certified accuracy and confidence
+    audit        attacks on our own certificates
+    export       the same network in ordinary torch layers
     metrics      accuracy, NLL, Brier, ECE, ESCE
     run          settings -> run folder, and back
 """

@@ -64,7 +64,8 @@ def audit(
             measured, slope = measured + len(slopes), max(slope, float(slopes.max()))
             violations += int((slopes > certificate.bound * SLOPE_ROUNDING).sum())
     say(f"measured {measured} slopes: the steepest is {slope:.6g}, the bound {certificate.bound:.6g}")
-    return Audit(attacked, measured, violations, slope, certificate.bound, slope / certificate.bound)
+    bound = certificate.bound  # zero for a constant network, on which there is nothing to find
+    return Audit(attacked, measured, violations, slope, bound, slope / bound if bound else 0.0)
 
 
 def _attack(
@@ -103,7 +104,7 @@ def _autoattack(net: nn.Module, certificate: Certificate, inputs: Tensor, *, see
         radius = certificate.radius(logits)
     epsilon = float(radius.median()) * INSIDE
     certified = radius > epsilon
-    if epsilon <= 0 or not certified.any():
+    if not 0 < epsilon < math.inf or not certified.any():
         return 0, 0
     x, predicted = inputs[certified], logits[certified].argmax(1)
     survived = autoattack(net, x, predicted, epsilon=epsilon, seed=seed)
@@ -175,5 +176,5 @@ def verdict(result: Audit) -> str:
     """The result in words."""
     if result.violations:
         return f"BROKEN: {result.violations} violations. Do not rely on this certificate, and please report it."
-    share = 100 * result.tightness if math.isfinite(result.tightness) else math.nan
-    return f"The certificate held against every attack. The steepest slope found is {share:.1f} % of the bound."
+    share = f"{100 * result.tightness:.1f} %"
+    return f"The certificate held against every attack. The steepest slope found is {share} of the bound."

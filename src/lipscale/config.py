@@ -65,7 +65,7 @@ class Settings(BaseModel):
         (36 / 255, 0.25, 0.5), min_length=1, description="Radii at which certified accuracy is reported."
     )
     seed: int = Field(0, ge=0, description="Fixes everything that is random.")
-    device: str = Field("auto", description="cpu, cuda, mps; auto takes a GPU where there is one.")
+    device: str = Field("auto", description="cpu or cuda; auto takes a GPU where there is one.")
     out: Path | None = Field(None, description="The run folder; default runs/DATA-MODEL-METHOD-N.")
 
     @field_validator("epsilons", mode="before")

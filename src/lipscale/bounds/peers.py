@@ -43,7 +43,8 @@ def _moving(layer: nn.Module, *, measured: float, at_one: float) -> float:
     """
     if not any(isinstance(m, BatchedPowerIteration) for m in layer.modules()):
         return measured
-    if not any(isinstance(m, BatchedBjorckOrthogonalization) for m in layer.modules()):
+    bjorck = [m for m in layer.modules() if isinstance(m, BatchedBjorckOrthogonalization)]
+    if not bjorck or any(m.beta != 0.5 or m.niters < 1 for m in bjorck):
         raise UserError(f"{type(layer).__name__}: its power iteration moves the weights in evaluation: no rule")
     for chain in layer.parametrizations.values():  # type: ignore[operator]
         _require_good_estimate(chain)

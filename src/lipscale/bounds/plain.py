@@ -97,6 +97,13 @@ def flatten_bound(layer: nn.Flatten, bound: Walk) -> float:
     return 1.0
 
 
+def unflatten_bound(layer: nn.Unflatten, bound: Walk) -> float:
+    """The reverse, with the same condition."""
+    if not isinstance(layer.dim, int) or layer.dim < 1:
+        raise UserError(f"Unflatten({layer.dim!r}, ...) may split samples: unflatten dimension 1 or later")
+    return 1.0
+
+
 def pad_bound(mode: str) -> Any:
     """Padding copies pixels: the norm of a 1x1 identity convolution behind it."""
 
@@ -130,14 +137,8 @@ register_rule(nn.GELU, lambda layer, bound: 1.13)
 register_rule(nn.SiLU, lambda layer, bound: 1.1)
 register_rule(nn.Sigmoid, lambda layer, bound: 0.25)
 register_rule(nn.Flatten, flatten_bound)
-for isometry in (
-    nn.Unflatten,
-    nn.Identity,
-    nn.PixelShuffle,
-    nn.PixelUnshuffle,
-    nn.ChannelShuffle,
-    nn.ZeroPad2d,
-):
+register_rule(nn.Unflatten, unflatten_bound)
+for isometry in (nn.Identity, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle, nn.ZeroPad2d):
     register_rule(isometry, lambda layer, bound: 1.0)
 for activation in (nn.ReLU, nn.ReLU6, nn.Tanh, nn.Hardtanh, nn.Softsign, nn.Softshrink, nn.LogSigmoid):
     register_rule(activation, lambda layer, bound: 1.0)
