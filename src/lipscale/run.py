@@ -69,7 +69,7 @@ def train(
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
 ) -> Run:
     """Train, evaluate and write a run folder; `on_start` and `on_epoch` watch it happen."""
-    dataset, preprocessing = _read_data(settings)
+    dataset, preprocessing = read_data(settings)
     settings = _resolve(settings, dataset, preprocessing)
     training = _new_training(settings, dataset, preprocessing)
     folder = _new_folder(settings)  # only now: a run that cannot start leaves nothing behind
@@ -93,7 +93,7 @@ def resume(
     if (folder / METRICS).exists() and (folder / MODEL).exists():
         return load(folder)
     _, stored = _stored_data(folder)
-    dataset, preprocessing = _read_data(settings, stored=stored)
+    dataset, preprocessing = read_data(settings, stored=stored)
     training = _new_training(settings, dataset, preprocessing)
     history = folder / HISTORY
     done = 0
@@ -107,15 +107,19 @@ def resume(
     return _train_and_finish(folder, training, dataset.test, on_epoch)
 
 
-def load(folder: str | Path, *, device: str = "auto") -> Run:
-    """A finished run, from its folder alone."""
-    folder = Path(folder)
+def read_results(folder: Path) -> tuple[Settings, dict[str, Any], tuple[str, ...], Preprocessing]:
+    """What a finished run's small files tell: settings, metrics, classes, preprocessing."""
     settings = _stored_settings(folder)
     for name in (METRICS, MODEL):
         if not (folder / name).exists():
             raise UserError(f"{folder} is not finished ({name} is missing): lipscale train --resume {folder}")
-    metrics = _read_json(folder / METRICS)
-    classes, preprocessing = _stored_data(folder)
+    return settings, read_json(folder / METRICS), *_stored_data(folder)
+
+
+def load(folder: str | Path, *, device: str = "auto") -> Run:
+    """A finished run, from its folder alone."""
+    folder = Path(folder)
+    settings, metrics, classes, preprocessing = read_results(folder)
     net = build_network(settings, len(classes), preprocessing)
     tensors, _ = load_tensors(folder / MODEL)
     load_network(net, tensors, folder / MODEL)
@@ -132,6 +136,7 @@ def evaluate_run(
         epsilons=epsilons or run.settings.epsilons,
         calibration_size=run.metrics.get("calibration_size", 0),
     )
+    _save_predictions(run.folder, measured)  # what a report shows
     return {**run.metrics, **measured.metrics}
 
 
@@ -156,14 +161,14 @@ def attack_run(
         on_progress=on_progress,
     )
     result["test_size"] = len(test)
-    stored = _read_json(run.folder / ROBUSTNESS) if (run.folder / ROBUSTNESS).exists() else {}
+    stored = read_json(run.folder / ROBUSTNESS) if (run.folder / ROBUSTNESS).exists() else {}
     _write_json(run.folder / ROBUSTNESS, {**stored, attack.name: result})
     return result
 
 
 def held_out_samples(run: Run, *, data_dir: Path | None = None) -> Samples:
     """The test part of the run's data, where its network is."""
-    dataset, _ = _read_data(run.settings, stored=run.preprocessing, data_dir=data_dir)
+    dataset, _ = read_data(run.settings, stored=run.preprocessing, data_dir=data_dir)
     return dataset.test.to(_device_of(run.net))
 
 
@@ -204,9 +209,10 @@ def pick_device(name: str) -> torch.device:
         raise UserError(f"device {name!r} is not available here ({reason}); use --device cpu") from None
 
 
-def _read_data(
+def read_data(
     settings: Settings, *, stored: Preprocessing | None = None, data_dir: Path | None = None
 ) -> tuple[Dataset, Preprocessing]:
+    """The data that the settings name, ready for a network; `stored` keeps a run's own preprocessing."""
     dataset = load_dataset(settings.data, data_dir or settings.data_dir)
     if settings.limit is not None:
         dataset = limit(dataset, settings.limit, seed=settings.seed)
@@ -308,7 +314,7 @@ def _stored_settings(folder: Path) -> Settings:
 
 
 def _stored_data(folder: Path) -> tuple[tuple[str, ...], Preprocessing]:
-    about = _read_json(folder / DATA)
+    about = read_json(folder / DATA)
     try:
         fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in about["preprocessing"].items()}
         return tuple(about["classes"]), Preprocessing(**fields)
@@ -352,7 +358,8 @@ def _write_json(path: Path, value: Any) -> None:
     write_atomically(path, f"{strict_json(value)}\n".encode())
 
 
-def _read_json(path: Path) -> Any:
+def read_json(path: Path) -> Any:
+    """What a JSON file holds."""
     try:
         return json.loads(path.read_text())
     except (OSError, ValueError) as error:

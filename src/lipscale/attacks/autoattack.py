@@ -47,6 +47,7 @@ def autoattack(
     parts = attack.attacks_to_run
     found = inputs.clone()
     left = (logits.argmax(1) == labels).nonzero().squeeze(1)
+    at_most = -(-len(left) // batch_size)  # batches of each part
     for number, part in enumerate(parts):
         attack.attacks_to_run = [part]
         batches = left.split(batch_size) if len(left) else ()
@@ -57,10 +58,11 @@ def autoattack(
                     points, _ = attack.run_standard_evaluation(inputs[batch], labels[batch], batch_size=len(batch))
                 finished[key] = points
             found[batch] = finished[key].to(inputs)
-            on_batch(number * len(batches) + k + 1, len(parts) * len(batches))
+            on_batch(number * at_most + k + 1, len(parts) * at_most)
         with torch.no_grad():
             still = [net(found[b]).argmax(1) == labels[b] for b in batches]
         left = left[torch.cat(still)] if still else left
+        on_batch((number + 1) * at_most, len(parts) * at_most)
     return found
 
 

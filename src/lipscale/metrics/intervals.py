@@ -59,8 +59,8 @@ def error_interval(cells: Bins, statistic: Statistic, *, replicates: int = REPLI
 
     lower = _last_scale_where(too_small)
     upper = _last_scale_where(lambda scale: not too_large(scale))
-    low, high = (float(statistic(scale * cells.gap, cells.count)) for scale in (lower, upper))
-    return low, max(high, float(measured))
+    low = float(statistic(_expected_gap(cells, lower), cells.count)) if lower else 0.0
+    return low, max(float(statistic(_expected_gap(cells, upper), cells.count)), float(measured))
 
 
 def _last_scale_where(holds: Callable[[float], bool]) -> float:
@@ -78,8 +78,17 @@ def _last_scale_where(holds: Callable[[float], bool]) -> float:
 
 def simulate_gaps(cells: Bins, scale: float, replicates: int, seed: int) -> Tensor:
     """Gaps (R, K) of a model whose expected gaps are `scale` times these, at the same sample size."""
-    rate = ((cells.confidence - scale * cells.gap) / cells.count.clamp(min=1)).clamp(0, 1)
+    rate = _rate(cells, scale)
     return cells.confidence - draw_correct(cells.count, rate.expand(replicates, -1), seed)
+
+
+def _rate(cells: Bins, scale: float) -> Tensor:
+    """How often a cell's predictions come true where its gap is `scale` times the measured one; at most always."""
+    return ((cells.confidence - scale * cells.gap) / cells.count.clamp(min=1)).clamp(0, 1)
+
+
+def _expected_gap(cells: Bins, scale: float) -> Tensor:
+    return cells.confidence - cells.count * _rate(cells, scale)
 
 
 def draw_correct(count: Tensor, rate: Tensor, seed: int) -> Tensor:
