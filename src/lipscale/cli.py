@@ -1,4 +1,4 @@
-"""The command line: train | evaluate | predict | audit | data list."""
+"""The command line: train | evaluate | predict | audit | report | data list."""
 
 import json
 import os
@@ -116,6 +116,7 @@ def _watch(folder: Path | None, settings: Settings | None) -> None:
     from contextlib import ExitStack
 
     from lipscale.progress import TrainingProgress
+    from lipscale.report import write_report
     from lipscale.run import resume, train
     from lipscale.show import print_metrics
     from lipscale.training import Epoch
@@ -145,7 +146,9 @@ def _watch(folder: Path | None, settings: Settings | None) -> None:
     if not shown:
         typer.echo(f"{run.folder} is finished already.", err=True)
     print_metrics(run.metrics, run.preprocessing.unit)
-    typer.echo(f"\nLook at predictions with: lipscale predict {run.folder}")
+    typer.echo(f"\nReport: {write_report([run.folder], data_dir=run.settings.data_dir)}")
+    typer.echo(f"Attack it with: lipscale evaluate {run.folder}")
+    typer.echo(f"Look at predictions with: lipscale predict {run.folder}")
 
 
 @app.command()
@@ -296,6 +299,28 @@ def audit(
         typer.echo(verdict(result))
     if result.violations:
         raise typer.Exit(1)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="One run folder, or several to compare.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The page; default RUN/report.html, or report.html for several.")
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Write a report to look at: one HTML file, and its figures as PNG and PDF.
+
+    L and T* over the epochs, the reliability diagram, certified accuracy beside attacks, confidences, the hardest and
+    easiest samples, two sliders to explore, and a verdict in plain words. Several runs are compared on one page:
+
+        lipscale report runs/digits-mlp-list-1
+
+        lipscale report runs/* --out comparison.html
+    """
+    from lipscale.report import write_report
+
+    typer.echo(f"Report: {write_report(runs, out, data_dir=data_dir)}")
 
 
 @data_app.command("list")

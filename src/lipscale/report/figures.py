@@ -108,7 +108,7 @@ def reliability_diagrams(runs: Sequence[Facts]) -> Drawn | None:
     known = _with_answers(runs)
     if not known:
         return None
-    columns = math.ceil(math.sqrt(len(known)))
+    columns = min(3, len(known))
     rows = math.ceil(len(known) / columns)
     words = []
     with style():
