@@ -52,9 +52,7 @@ def test_evaluate_attacks_after_the_quick_numbers_and_keeps_the_result(run):
     assert kept["samples"] == 20
     for row in kept["at"].values():
         assert row["certified_accuracy"] <= row["robust_accuracy"] <= kept["accuracy"]
-    again = json.loads(
-        lipscale("evaluate", folder, "--attack-samples", "20", "--epsilon", "0.1,0.3", "--json").stdout
-    )
+    again = json.loads(lipscale("evaluate", folder, "--attack-samples", "20", "--epsilon", "0.1,0.3", "--json").stdout)
     assert again["robustness"] == kept
 
 
