@@ -82,7 +82,7 @@ def test_phase_two_continues_or_restarts_the_optimizer(digits):
         training.phase_one()
         steps, averaged = (
             training.optimizer.param_groups[0]["k"],
-            training.net.head.peer.parametrizations.weight.original,
+            training.net.head.source.matrix,
         )
         before, optimizer = averaged.detach().clone(), training.optimizer
         training.settings = replace(training.settings, phase2_epochs=0)
@@ -172,7 +172,7 @@ def test_evaluation_mode_shows_the_averaged_weights_and_gives_the_training_ones_
         first = net(batch)
         assert torch.equal(first, net(batch))
     assert net.training
-    trainable = [k for k in kept if k.endswith("original")]
+    trainable = [k for k in kept if k.endswith("matrix")]
     assert any(not torch.equal(kept[k], averaged[k]) for k in trainable)
     for k in trainable:
         torch.testing.assert_close(net.state_dict()[k], kept[k])
@@ -201,7 +201,7 @@ def test_evaluation_mode_gives_every_part_its_own_mode_back(digits):
 def test_evaluation_mode_notices_what_was_written_through_data(digits):
     net, x = make(digits).net.eval(), digits[0].inputs[:4]
     before = net(x).detach()
-    raw = net.head.peer.parametrizations.weight.original
+    raw = net.head.source.matrix
     raw.data = torch.randn_like(raw)
     with evaluation_mode(net):
         assert not torch.equal(net(x), before)

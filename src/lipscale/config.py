@@ -37,6 +37,10 @@ class Settings(BaseModel):
         None, ge=2, description="Channels or units; default 64 (resnet18), 32 (convnet), 256 (mlp)."
     )
     depth: int = Field(3, ge=1, description="Hidden layers of the MLP.")
+    layers: Literal["fast", "reference"] = Field(
+        "fast", description="Orthogonal layers: our own, or the slow ones of orthogonium and torchlip."
+    )
+    padding: Literal["zeros", "circular"] = Field("zeros", description="What convolutions see beyond the border.")
 
     method: Literal["list", "fixed"] = Field(
         "list",
