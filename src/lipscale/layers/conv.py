@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lipscale.errors import UserError
-from lipscale.layers.kernel import compose
+from lipscale.layers.kernel import HEIGHT, WIDTH, compose
 from lipscale.layers.orthogonal import exact_orthonormal, orthonormal
 from lipscale.layers.scale import ScaledLayer, UnitWeight
 
@@ -32,13 +32,14 @@ class ProjectorKernel(UnitWeight):
         self.stride, self.widening = stride, kernel_size - stride
         # projectors act on the outputs where these are more, else on the inputs, in front of the stride
         self.on_outputs = stride == 1 and out_channels >= in_channels
-        channels = out_channels if self.on_outputs else max(in_channels, out_channels // stride**2)
-        others = in_channels if self.on_outputs else out_channels
+        channels, others = (out_channels, in_channels) if self.on_outputs else (in_channels, out_channels)
+        if stride > 1 and self.widening:
+            channels = max(channels, others // stride**2)
         self.matrix = _haar(channels * stride**2, others)
         has_projectors = self.widening > 0 and channels > 1
         self.frames = _haar(2 * self.widening, channels, channels // 2) if has_projectors else None
-        # more outputs than strided inputs: the inputs are embedded into as many channels as can fill them
-        self.embedding = None if self.on_outputs or channels == in_channels else _haar(channels, in_channels)
+        # more outputs than the stride makes of the inputs: those are embedded into as many channels as fill them
+        self.embedding = _haar(channels, in_channels) if not self.on_outputs and channels > in_channels else None
 
     def unit(self) -> Tensor:
         """The kernel from Gram-Schmidt frames in the parameters' own precision."""
@@ -52,7 +53,7 @@ class ProjectorKernel(UnitWeight):
         stride, others = self.stride, self.matrix.shape[1]
         kernel = frame(self.matrix).reshape(-1, stride, stride, others)
         if self.frames is not None:
-            kernel = compose(kernel, frame(self.frames))
+            kernel = compose(kernel, frame(self.frames), first=WIDTH if stride == 1 else HEIGHT)  # as the peer does
         elif self.widening:  # a single channel has no projectors but 0 and 1: all it can do is shift
             kernel = F.pad(kernel, (0, 0, *[self.widening // 2, self.widening - self.widening // 2] * 2))
         if self.embedding is not None:

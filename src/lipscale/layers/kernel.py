@@ -11,14 +11,14 @@ from lipscale.layers.eager import prefers_plain_operations
 HEIGHT, WIDTH = 1, 2  # the axes of a kernel as it is composed: (channels, height, width, others)
 
 
-def compose(kernel: Tensor, frames: Tensor) -> Tensor:
+def compose(kernel: Tensor, frames: Tensor, *, first: int = HEIGHT) -> Tensor:
     """Widen a kernel (c, h, w, m) by one tap a frame (c, r), in height and width by turns; orthogonality is kept.
 
     A frame Q gives the projector P = Q Q^T and the orthogonal convolution with the two taps P and I - P (BCOP). P is
     never formed: all taps of the kernel go through Q^T and Q in one product each.
     """
     for i, frame in enumerate(frames):
-        kernel = _widen(kernel, frame, HEIGHT if i % 2 == 0 else WIDTH)
+        kernel = _widen(kernel, frame, first if i % 2 == 0 else HEIGHT + WIDTH - first)
     return kernel
 
 
