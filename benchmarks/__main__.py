@@ -120,10 +120,8 @@ def report(result):
     for width, share in result.get("feedback_share", {}).items():
         lines += ["", f"feedback at width {width}: {share:.1%} of an epoch of 45,000 / 5,000 images"]
     for width, row in result.get("certification", {}).items():
-        lines += [
-            "",
-            f"certification at width {width}: exact weights {row['exact_weights']:.2f} s, then {row['certificate']:.2f} s",
-        ]
+        exact, then = row["exact_weights"], row["certificate"]
+        lines += ["", f"certification at width {width}: exact weights {exact:.2f} s, then {then:.2f} s"]
     if "growth" in result:
         lines += ["", "### train step at width 16", "", "| case | orthogonium | lipscale | |", "|---|---|---|---|"]
         for case, row in result["growth"].items():

@@ -65,6 +65,11 @@ class Settings(BaseModel):
     warmup_steps: int = Field(0, ge=0, description="Steps over which the learning rate rises from zero.")
     centering_batches: int = Field(50, ge=1, description="Training batches that re-estimate the centering means.")
 
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32", description="Of the forward pass in training; weights and certificates are never reduced."
+    )
+    compile: bool = Field(False, description="Compile the training network with torch.compile; pays on GPUs.")
+
     epsilons: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] = Field(
         (36 / 255, 0.25, 0.5), min_length=1, description="Radii at which certified accuracy is reported."
     )

@@ -39,7 +39,7 @@ class BatchCentering(AtScale):
                 self._collected.append(mean / self.gain)
         else:
             mean = self.gain * self.mean
-        return x + per_channel(shift - mean, x)
+        return x + per_channel((shift - mean).to(x.dtype), x)
 
 
 def _channel_mean(x: Tensor) -> Tensor:
@@ -51,7 +51,7 @@ class _Centre(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, shift: Tensor) -> Tensor:
-        return x + per_channel(shift - _channel_mean(x), x)
+        return x + per_channel((shift - _channel_mean(x)).to(x.dtype), x)
 
     @staticmethod
     @once_differentiable

@@ -3,16 +3,18 @@
 from collections.abc import Callable
 from typing import Literal
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lipscale.errors import UserError
 from lipscale.layers.kernel import HEIGHT, WIDTH, compose
-from lipscale.layers.orthogonal import exact_orthonormal, orthonormal
+from lipscale.layers.orthogonal import exact_orthonormal, orthonormal, random_frame
 from lipscale.layers.scale import ScaledLayer, UnitWeight
 
 PaddingMode = Literal["zeros", "circular"]
+
+# the sizes at which a step of Adam moves a kernel about as far as it moves the peer's, or farther
+MATRIX_SIZE, FRAME_SIZE = 0.25, 0.5
 
 
 class ProjectorKernel(UnitWeight):
@@ -35,11 +37,17 @@ class ProjectorKernel(UnitWeight):
         channels, others = (out_channels, in_channels) if self.on_outputs else (in_channels, out_channels)
         if stride > 1 and self.widening:
             channels = max(channels, others // stride**2)
-        self.matrix = _haar(channels * stride**2, others)
+        self.matrix = random_frame(channels * stride**2, others, size=MATRIX_SIZE)
         has_projectors = self.widening > 0 and channels > 1
-        self.frames = _haar(2 * self.widening, channels, channels // 2) if has_projectors else None
+        self.frames = (
+            random_frame(2 * self.widening, channels, channels // 2, size=FRAME_SIZE) if has_projectors else None
+        )
         # more outputs than the stride makes of the inputs: those are embedded into as many channels as fill them
-        self.embedding = _haar(channels, in_channels) if not self.on_outputs and channels > in_channels else None
+        self.embedding = (
+            random_frame(channels, in_channels, size=MATRIX_SIZE)
+            if not self.on_outputs and channels > in_channels
+            else None
+        )
 
     def unit(self) -> Tensor:
         """The kernel from Gram-Schmidt frames in the parameters' own precision."""
@@ -109,9 +117,3 @@ class OrthoConv2d(ScaledLayer):
         shape = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"
         mode = "" if self.padding_mode == "zeros" else f", padding_mode={self.padding_mode!r}"
         return f"{shape}, stride={self.stride}, bias={self.bias is not None}{mode}"
-
-
-def _haar(*shape: int) -> nn.Parameter:
-    """Random frames, uniformly distributed: where Gram-Schmidt has nothing left to do."""
-    raw = torch.randn(shape)
-    return nn.Parameter(exact_orthonormal(raw).to(raw.dtype))

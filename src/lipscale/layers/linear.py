@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 
-import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from lipscale.layers.orthogonal import exact_orthonormal, orthonormal
+from lipscale.layers.orthogonal import exact_orthonormal, orthonormal, random_frame
 from lipscale.layers.scale import ScaledLayer, UnitWeight
+
+MATRIX_SIZE = 0.25  # as in a convolution
 
 
 class FrameMatrix(UnitWeight):
@@ -15,8 +16,7 @@ class FrameMatrix(UnitWeight):
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__()
-        raw = torch.randn(out_features, in_features)
-        self.matrix = nn.Parameter(exact_orthonormal(raw).to(raw.dtype))
+        self.matrix = random_frame(out_features, in_features, size=MATRIX_SIZE)
 
     def unit(self) -> Tensor:
         """The frame in the parameter's own precision."""

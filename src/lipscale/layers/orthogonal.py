@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from lipscale.layers.eager import prefers_plain_operations
@@ -33,6 +33,16 @@ def exact_orthonormal(raw: Tensor) -> Tensor:
     q, r = torch.linalg.qr(raw)
     sign = r.diagonal(dim1=-2, dim2=-1).sign()
     return q * torch.where(sign == 0, 1.0, sign).unsqueeze(-2)
+
+
+def random_frame(*shape: int, size: float) -> nn.Parameter:
+    """Raw matrices to start from: orthonormal and uniformly distributed, times `size`.
+
+    Gram-Schmidt does not see the size, but an optimizer whose steps have one length, like Adam, does: a smaller raw
+    matrix learns faster.
+    """
+    raw = torch.randn(shape)
+    return nn.Parameter((size * exact_orthonormal(raw)).to(raw.dtype))
 
 
 def polar_factor(matrices: Tensor) -> Tensor:

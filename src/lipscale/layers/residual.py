@@ -35,8 +35,9 @@ class ConvexResidual(nn.Module):
         """Blend the two paths, which must agree in shape."""
         skip, branch = self.skip(x), self.branch(x)
         _require_equal_shapes(branch, skip)
+        branch = branch.to(skip.dtype)  # mixed precision may have computed the two in different ones
         if prefers_plain_operations() or not torch.is_grad_enabled():
-            return torch.lerp(self.scale * skip, branch, self.alpha)
+            return torch.lerp(self.scale * skip, branch, self.alpha.to(skip.dtype))
         return _Blend.apply(branch, skip, self.blend, self.scale)
 
 
@@ -50,7 +51,7 @@ class _Blend(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, branch: Tensor, skip: Tensor, blend: Tensor, scale: Tensor) -> Tensor:
         alpha = torch.sigmoid(blend)
-        y = torch.lerp(scale * skip, branch, alpha)
+        y = torch.lerp(scale * skip, branch, alpha.to(skip.dtype))
         ctx.save_for_backward(y, skip, alpha, scale)
         return y
 
