@@ -117,7 +117,7 @@ def test_tables_are_standardised_and_their_unit_is_said(tmp_path):
     y = np.arange(300) % 2
     np.savez(tmp_path / "t.npz", x=rng.normal(100 * y[:, None], 40, (300, 3)), y=y)
     run = lipscale.train(
-        Settings(data=str(tmp_path / "t.npz"), epochs=3, phase2_epochs=0, width=16, out=tmp_path / "r")
+        Settings(data=str(tmp_path / "t.npz"), epochs=20, phase2_epochs=0, width=16, out=tmp_path / "r")
     )
     assert run.settings.model == "mlp"
     inputs, names = read_inputs([_row(tmp_path, "100,100,100")], run.preprocessing)
