@@ -31,6 +31,7 @@ from lipscale.layers.kernel import compose
 from lipscale.layers.linear import FrameMatrix
 from lipscale.layers.orthogonal import exact_orthonormal, orthonormal
 from lipscale.layers.reference import PeerKernel, PeerMatrix
+from lipscale.models import resnet18
 
 SHAPES = [
     (3, 8, 3, 1),
@@ -379,3 +380,11 @@ def test_impossible_convolutions_are_named():
         OrthoConv2d(2, 2, 1, stride=2)
     with pytest.raises(UserError, match="at least 2 channels"):
         OrthoConv2d(1, 1, 3)
+
+
+def test_torch_func_and_channels_last_see_the_same_network():
+    net = resnet18(3, 2, 4).double().eval()
+    x = torch.randn(2, 2, 8, 8, dtype=torch.float64)
+    torch.testing.assert_close(net(x.contiguous(memory_format=torch.channels_last)), net(x))
+    ordinary = torch.autograd.functional.jacobian(lambda v: net(v[None])[0], x[0])
+    torch.testing.assert_close(torch.func.jacrev(lambda v: net(v[None])[0])(x[0]), ordinary)
