@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 import torch
 
 from benchmarks.contestants import BATCH, CONTESTANTS, EXTRA, Contestant
-from benchmarks.feedback import certification, feedback_share, temperature
 from benchmarks.measure import interleaved, peak_memory
+from benchmarks.steering import certification, feedback_share, temperature
 from lipscale import models
 
 SECTIONS = ("train_step", "eval_forward", "peak_memory", "temperature", "feedback_share", "certification", "growth")
