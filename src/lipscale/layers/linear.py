@@ -8,7 +8,7 @@ from torch import Tensor
 from lipscale.layers.orthogonal import exact_orthonormal, orthonormal, random_frame
 from lipscale.layers.scale import ScaledLayer, UnitWeight
 
-MATRIX_SIZE = 0.25  # as in a convolution
+MATRIX_SIZE = 1.0  # the peer's, so that its learning rates carry over
 
 
 class FrameMatrix(UnitWeight):
