@@ -150,9 +150,8 @@ def test_evaluation_uses_the_runs_own_preprocessing(tmp_path):
     y = np.arange(200) % 2
     x = rng.normal(3 * y[:, None], 1, (200, 4))
     np.savez(tmp_path / "t.npz", x=x, y=y, x_test=x[:50], y_test=y[:50])
-    quick = Settings(
-        data=str(tmp_path / "t.npz"), epochs=20, phase2_epochs=0, width=8, out=tmp_path / "r", device="cpu"
-    )
+    changes = {"epochs": 20, "phase2_epochs": 0, "width": 8, "learning_rate": 0.01}  # enough to beat chance
+    quick = Settings(data=str(tmp_path / "t.npz"), **changes, out=tmp_path / "r", device="cpu")
     run = lipscale.train(quick)
     assert run.settings.batch_size == 128
     np.savez(tmp_path / "t.npz", x=100 * x + 7, y=y, x_test=x[:50], y_test=y[:50])  # other training rows today
