@@ -76,8 +76,6 @@ def test_twins_have_the_same_topology_in_plain_parts(make):
     plain = [m for m in twin.modules() if not list(m.children())]
     assert not any(isinstance(m, (OrthoConv2d, OrthoLinear, BatchCentering, GroupSort2)) for m in plain)
     assert all(m.padding_mode == "zeros" for m in plain if isinstance(m, nn.Conv2d))
-    peers = {id(m.peer) for m in constrained.modules() if isinstance(m, (OrthoConv2d, OrthoLinear))}
-    assert peers
     assert shapes(constrained, (OrthoConv2d, OrthoLinear)) == shapes(twin, (nn.Conv2d, nn.Linear))
     count = lambda net, kind: sum(isinstance(m, kind) for m in net.modules())  # noqa: E731
     assert count(constrained, BatchCentering) == count(twin, nn.BatchNorm2d)

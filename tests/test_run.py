@@ -118,7 +118,7 @@ def test_tables_are_standardised_and_their_unit_is_said(tmp_path):
     y = np.arange(300) % 2
     np.savez(tmp_path / "t.npz", x=rng.normal(100 * y[:, None], 40, (300, 3)), y=y)
     run = lipscale.train(
-        Settings(data=str(tmp_path / "t.npz"), epochs=3, phase2_epochs=0, width=16, out=tmp_path / "r")
+        Settings(data=str(tmp_path / "t.npz"), epochs=20, phase2_epochs=0, width=16, out=tmp_path / "r")
     )
     assert run.settings.model == "mlp"
     inputs, names = read_inputs([_row(tmp_path, "100,100,100")], run.preprocessing)
@@ -151,7 +151,8 @@ def test_evaluation_uses_the_runs_own_preprocessing(tmp_path):
     y = np.arange(200) % 2
     x = rng.normal(3 * y[:, None], 1, (200, 4))
     np.savez(tmp_path / "t.npz", x=x, y=y, x_test=x[:50], y_test=y[:50])
-    quick = Settings(data=str(tmp_path / "t.npz"), epochs=3, phase2_epochs=0, width=8, out=tmp_path / "r", device="cpu")
+    changes = {"epochs": 20, "phase2_epochs": 0, "width": 8, "learning_rate": 0.01}  # enough to beat chance
+    quick = Settings(data=str(tmp_path / "t.npz"), **changes, out=tmp_path / "r", device="cpu")
     run = lipscale.train(quick)
     assert run.settings.batch_size == 128
     np.savez(tmp_path / "t.npz", x=100 * x + 7, y=y, x_test=x[:50], y_test=y[:50])  # other training rows today

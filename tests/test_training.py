@@ -1,15 +1,17 @@
 """Algorithm 1: each step does what the paper says, on a real network and real digits."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 
 from lipscale import data, models, world
+from lipscale.bounds import lipschitz_bound
 from lipscale.config import Settings, replace
 from lipscale.errors import DivergedError
 from lipscale.feedback import DEGENERATE_STEP
-from lipscale.layers import BatchCentering
+from lipscale.layers import BatchCentering, ConvexResidual, GroupSort2, L2NormPool2d, OrthoConv2d, OrthoLinear
 from lipscale.lipschitz import get_lipschitz, set_lipschitz
 from lipscale.mode import evaluation_mode, predict_logits
 from lipscale.temperature import fit_temperature
@@ -82,7 +84,7 @@ def test_phase_two_continues_or_restarts_the_optimizer(digits):
         training.phase_one()
         steps, averaged = (
             training.optimizer.param_groups[0]["k"],
-            training.net.head.peer.parametrizations.weight.original,
+            training.net.head.source.matrix,
         )
         before, optimizer = averaged.detach().clone(), training.optimizer
         training.settings = replace(training.settings, phase2_epochs=0)
@@ -144,7 +146,7 @@ def test_separable_and_hopeless_calibration_sets_are_named_once_and_bounded(digi
     assert sum("misclassified" in r.message for r in caplog.records) == 1
 
     wrong = data.Samples(calibration.inputs, (calibration.labels + 5) % 10)
-    training = ListTraining(models.mlp(10, (1, 8, 8), 32), train, wrong, QUICK)
+    training = ListTraining(training.net, train, wrong, QUICK)  # it knows the right answers, so these are hopeless
     training.phase_one()
     assert math.isinf(fit_temperature(predict_logits(training.net, wrong), wrong.labels))
     assert get_lipschitz(training.net) == pytest.approx(1 / DEGENERATE_STEP**3)
@@ -172,7 +174,7 @@ def test_evaluation_mode_shows_the_averaged_weights_and_gives_the_training_ones_
         first = net(batch)
         assert torch.equal(first, net(batch))
     assert net.training
-    trainable = [k for k in kept if k.endswith("original")]
+    trainable = [k for k in kept if k.endswith("matrix")]
     assert any(not torch.equal(kept[k], averaged[k]) for k in trainable)
     for k in trainable:
         torch.testing.assert_close(net.state_dict()[k], kept[k])
@@ -201,7 +203,7 @@ def test_evaluation_mode_gives_every_part_its_own_mode_back(digits):
 def test_evaluation_mode_notices_what_was_written_through_data(digits):
     net, x = make(digits).net.eval(), digits[0].inputs[:4]
     before = net(x).detach()
-    raw = net.head.peer.parametrizations.weight.original
+    raw = net.head.source.matrix
     raw.data = torch.randn_like(raw)
     with evaluation_mode(net):
         assert not torch.equal(net(x), before)
@@ -212,3 +214,39 @@ def test_a_projection_in_evaluation_mode_carries_over_to_training(digits):
     with evaluation_mode(training.net, training.optimizer):
         set_lipschitz(training.net, 7.0)
     assert get_lipschitz(training.net) == pytest.approx(7.0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"precision": "bfloat16"},
+        {"layers": "reference"},
+        {"padding": "circular"},
+        pytest.param({"compile": True}, marks=pytest.mark.slow),
+    ],
+)
+def test_every_way_to_compute_the_forward_pass_trains_and_is_certified_in_full_precision(digits, changes, monkeypatch):
+    # the default backend would call a C++ compiler
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    settings = replace(QUICK, epochs=1, phase2_epochs=0, **changes)
+    parts = models.parts_of(layers=settings.layers, padding=settings.padding)
+    training = ListTraining(models.convnet(10, 1, 4, parts=parts), digits[0].take(torch.arange(128)), None, settings)
+    history = []
+    training.on_epoch = history.append
+    training.run()
+    assert math.isfinite(history[0].loss)
+    assert all(t.dtype != torch.bfloat16 for t in training.net.state_dict().values())
+    assert lipschitz_bound(training.net) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.slow
+def test_a_compiled_step_has_the_gradients_of_an_eager_one(digits):
+    block = ConvexResidual(torch.nn.Sequential(BatchCentering(4), GroupSort2(), OrthoConv2d(4, 4, 3)))
+    net = torch.nn.Sequential(OrthoConv2d(1, 4, 3, stride=2), block, L2NormPool2d(), OrthoLinear(4, 3)).train()
+    inputs = data.as_input(digits[0].inputs[:4])
+    net(inputs).square().sum().backward()
+    eager = [p.grad.clone() for p in net.parameters()]
+    net.zero_grad()
+    torch.compile(net, backend="aot_eager")(inputs).square().sum().backward()
+    for p, grad in zip(net.parameters(), eager, strict=True):
+        torch.testing.assert_close(p.grad, grad, atol=1e-4, rtol=1e-4)

@@ -37,6 +37,10 @@ class Settings(BaseModel):
         None, ge=2, description="Channels or units; default 64 (resnet18), 32 (convnet), 256 (mlp)."
     )
     depth: int = Field(3, ge=1, description="Hidden layers of the MLP.")
+    layers: Literal["fast", "reference"] = Field(
+        "fast", description="Orthogonal layers: our own, or the slow ones of orthogonium and torchlip."
+    )
+    padding: Literal["zeros", "circular"] = Field("zeros", description="What convolutions see beyond the border.")
 
     method: Literal["list", "fixed"] = Field(
         "list",
@@ -60,6 +64,11 @@ class Settings(BaseModel):
     weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False, description="Weight decay of AdamW-ScheduleFree.")
     warmup_steps: int = Field(0, ge=0, description="Steps over which the learning rate rises from zero.")
     centering_batches: int = Field(50, ge=1, description="Training batches that re-estimate the centering means.")
+
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32", description="Of the forward pass in training; weights and certificates are never reduced."
+    )
+    compile: bool = Field(False, description="Compile the training network with torch.compile; pays on GPUs.")
 
     epsilons: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] = Field(
         (36 / 255, 0.25, 0.5), min_length=1, description="Radii at which certified accuracy is reported."

@@ -35,7 +35,12 @@ def _plain(module: nn.Module) -> nn.Module:
     kind: Any = parametrize.type_before_parametrizations(module)
     if isinstance(module, OrthoConv2d) and kind is OrthoConv2d:  # a subclass may compute something else
         conv = nn.Conv2d(
-            module.in_channels, module.out_channels, module.kernel_size, module.stride, module.padding, bias=True
+            module.in_channels,
+            module.out_channels,
+            module.kernel_size,
+            module.stride,
+            module.padding,
+            padding_mode=module.padding_mode,
         )
         return _filled(conv, module.weight, module.scaled_bias())
     if isinstance(module, OrthoLinear) and kind is OrthoLinear:

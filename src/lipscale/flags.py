@@ -52,6 +52,7 @@ def _kind(annotation: Any) -> str:
     for word, metavar in (
         ("tuple", "NUMBERS"),
         ("Path", "PATH"),
+        ("bool", "true|false"),
         ("int", "N"),
         ("float", "NUMBER"),
         ("str", "TEXT"),

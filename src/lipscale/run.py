@@ -29,7 +29,7 @@ from lipscale.data import (
 )
 from lipscale.errors import DivergedError, UserError
 from lipscale.evaluate import Evaluation, evaluate
-from lipscale.models import convnet, mlp, resnet18
+from lipscale.models import convnet, mlp, parts_of, resnet18
 from lipscale.robustness import Attack, attack_samples, measure_robustness
 from lipscale.training.algorithm import DEFAULT_BATCH_SIZE, Epoch, ListTraining
 from lipscale.training.checkpoint import (
@@ -205,12 +205,13 @@ def build_network(settings: Settings, classes: int, preprocessing: Preprocessing
     width = settings.width or DEFAULT_WIDTH[settings.model]
     if settings.model != "mlp" and len(shape) != 3:
         raise UserError(f"{settings.model} takes images; for rows of {shape[0]} numbers use the model mlp")
+    parts = parts_of(layers=settings.layers, padding=settings.padding)
     with world.seeded(settings.seed, "weights"):
         if settings.model == "mlp":
-            return mlp(classes, shape, width, depth=settings.depth, mean=mean)
+            return mlp(classes, shape, width, depth=settings.depth, mean=mean, parts=parts)
         if settings.model == "convnet":
-            return convnet(classes, shape[0], width, mean=mean)
-        return resnet18(classes, shape[0], width, image_size=min(shape[1:]), mean=mean)
+            return convnet(classes, shape[0], width, mean=mean, parts=parts)
+        return resnet18(classes, shape[0], width, image_size=min(shape[1:]), mean=mean, parts=parts)
 
 
 def pick_device(name: str) -> torch.device:

@@ -1,9 +1,13 @@
 """The optimal temperature, T* = argmin_T NLL(z / T)."""
 
+import math
+
 import torch
 from torch import Tensor
 
 from lipscale.errors import UserError
+
+BLOCK = 4096
 
 
 @torch.no_grad()
@@ -14,29 +18,35 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     degenerate cases of Assumption 2 have none and are returned as the limits they are: 0.0 where no sample is
     misclassified, inf where the logits are no better than chance.
     """
-    z, size = _relative_to_the_truth(logits, labels)  # (N, C), in units of the largest |z_c - z_y|
+    z, size = _relative_to_the_truth(logits, labels)  # (C, N), in units of the largest |z_c - z_y|
     if size == 0 or float(z.mean()) >= 0:  # Psi'(0) >= 0: no beta > 0 helps (conditions ii and iii)
-        return float("inf")
-    if float(z.max()) <= 0:  # no class beats the true one anywhere: Psi falls for ever (condition i)
+        return math.inf
+    top = z.amax(0)  # (N,)
+    if float(top.max()) <= 0:  # no class beats the true one anywhere: Psi falls for ever (condition i)
         return 0.0
 
-    low, high = 0.0, 1.0
-    while _slope(z, high)[0] < 0:
-        low, high = high, 2 * high
-        if high == float("inf"):
-            return 0.0  # the only errors are smaller than float64 can tell from a tie
-    beta = (low + high) / 2
+    z -= top  # exp(beta z) is now safe for every beta, and sums to 1 at least
+    low, high, beta, stride = 0.0, math.inf, size, math.inf  # from T = 1, where a feedback loop is at rest
     while True:
-        slope, curvature = _slope(z, beta)
+        slope, curvature = _slope(z, top, beta)
         low, high = (beta, high) if slope < 0 else (low, beta)
-        newton = beta - slope / curvature if curvature > 0 else low
-        previous, beta = beta, newton if low < newton < high else (low + high) / 2
-        if abs(beta - previous) <= 1e-14 * beta or not low < beta < high:
+        newton = beta - slope / curvature if curvature > 0 else math.inf
+        if abs(newton - beta) <= 1e-10 * beta:
+            return size / newton  # convergence is quadratic: what is left of such an error is rounding
+        # a Newton step must stay in the bracket and halve the step before; else the bracket is halved, or opened
+        if low < newton < min(high, 10 * beta) and abs(newton - beta) < stride / 2:
+            target = newton
+        else:
+            target = 10 * beta if high == math.inf else (low + high) / 2
+        stride, beta = abs(target - beta), target
+        if beta == math.inf:
+            return 0.0  # the only errors are smaller than float64 can tell from a tie
+        if not low < beta < high:  # neighbouring numbers
             return size / beta
 
 
 def _relative_to_the_truth(logits: Tensor, labels: Tensor) -> tuple[Tensor, float]:
-    """z_c - z_y in float64, divided by its largest magnitude, and that magnitude."""
+    """z_c - z_y in float64, (C, N), divided by its largest magnitude, and that magnitude."""
     if logits.ndim != 2 or labels.shape != logits.shape[:1] or len(logits) == 0:
         shapes = f"logits {tuple(logits.shape)} and labels {tuple(labels.shape)}"
         raise UserError(f"expected logits (N, C) and labels (N,) with N >= 1, got {shapes}")
@@ -45,15 +55,22 @@ def _relative_to_the_truth(logits: Tensor, labels: Tensor) -> tuple[Tensor, floa
         raise UserError(f"expected finite logits, got NaN or inf in row {row}")
     if labels.min() < 0 or labels.max() >= logits.shape[1]:
         raise UserError(f"expected labels in 0..{logits.shape[1] - 1}, got {int(labels.min())}..{int(labels.max())}")
-    z = logits.double()
-    z = z - z.gather(1, labels.long().unsqueeze(1))
+    # samples last: sums over classes then run over whole vectors of samples
+    z = logits.T.double().contiguous()
+    z = z - z.gather(0, labels.long().unsqueeze(0))
     size = float(z.abs().max())
     return (z / size if size else z), size
 
 
-def _slope(z: Tensor, beta: float) -> tuple[float, float]:
+def _slope(z: Tensor, top: Tensor, beta: float) -> tuple[float, float]:
     """Psi'(beta) = mean E_p[z] (the truth is at 0) and Psi''(beta) = mean Var_p[z], p = softmax(beta z)."""
-    p = torch.softmax(beta * z, 1)
-    expected = (p * z).sum(1)
-    variance = (p * (z - expected.unsqueeze(1)).square()).sum(1)
-    return float(expected.mean()), float(variance.mean())
+    slope = curvature = torch.zeros((), dtype=z.dtype, device=z.device)
+    # a block of samples stays in the processor's cache from the first operation to the last
+    for block, largest in zip(z.split(BLOCK, 1), top.split(BLOCK), strict=True):
+        weight = (beta * block).exp_()  # (C, B)
+        total = weight.sum(0)
+        mean = weight.mul_(block).sum(0) / total
+        square = weight.mul_(block).sum(0) / total
+        slope = slope + (mean + largest).sum()
+        curvature = curvature + (square - mean.square()).sum()
+    return float(slope) / len(top), float(curvature) / len(top)

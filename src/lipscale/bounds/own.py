@@ -36,9 +36,9 @@ def residual_bound(block: ConvexResidual, bound: Walk) -> float:
 
 
 def conv_bound(layer: OrthoConv2d, bound: Walk) -> float:
-    """A zero-padded, square, orthogonal convolution."""
+    """A square, orthogonal convolution. Circular padding: it refuses the sizes on which that is not circulant."""
     pads, stride = (layer.padding, layer.padding), (layer.stride, layer.stride)
-    shape = bound.shape(layer)
+    shape = bound.shape(layer) if layer.padding_mode == "zeros" else None
     return conv_norm(layer.weight, stride=stride, padding=(pads, pads), size=shape and shape[1:])
 
 

@@ -1,28 +1,48 @@
-"""The scaled orthogonal linear layer, on deel-torchlip's SpectralLinear."""
+"""The scaled orthogonal linear layer, and where its matrix comes from."""
+
+from collections.abc import Callable
 
 import torch.nn.functional as F
-from deel.torchlip import SpectralLinear
 from torch import Tensor
 
-from lipscale.layers.orthogonal import polar_factor
-from lipscale.layers.scale import ScaledLayer
+from lipscale.layers.orthogonal import exact_orthonormal, orthonormal, random_frame
+from lipscale.layers.scale import ScaledLayer, UnitWeight
+
+MATRIX_SIZE = 1.0  # the peer's, so that its learning rates carry over
+
+
+class FrameMatrix(UnitWeight):
+    """A matrix whose rows or columns, whichever are fewer, are orthonormal: the Gram-Schmidt frame of a raw one."""
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.matrix = random_frame(out_features, in_features, size=MATRIX_SIZE)
+
+    def unit(self) -> Tensor:
+        """The frame in the parameter's own precision."""
+        return orthonormal(self.matrix)
+
+    def exact_unit(self) -> Tensor:
+        """The frame in float64."""
+        return exact_orthonormal(self.matrix)
 
 
 class OrthoLinear(ScaledLayer):
-    """y = sigma * W x + gain * b with all singular values of W equal to 1 (the paper's SpectralLinear)."""
+    """y = sigma * W x + gain * b with all singular values of W equal to 1 (the paper's SpectralLinear).
 
-    def __init__(self, in_features: int, out_features: int, *, bias: bool = True) -> None:
-        super().__init__(out_features, bias=bias)
+    `source` makes the matrix: ours, or the reference (`lipscale.layers.reference.PeerMatrix`).
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        bias: bool = True,
+        source: Callable[[int, int], UnitWeight] = FrameMatrix,
+    ) -> None:
+        super().__init__(source(in_features, out_features), out_features, bias=bias)
         self.in_features, self.out_features = in_features, out_features
-        self.peer = SpectralLinear(in_features, out_features, bias=False)
-
-    def unit_weight(self) -> Tensor:
-        """Torchlip's weight: one power iteration and a truncated Bjorck iteration."""
-        return self.peer.weight
-
-    def exact_unit_weight(self) -> Tensor:
-        """The polar factor of the raw weight."""
-        return polar_factor(self.peer.parametrizations.weight.original)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in_features) -> (..., out_features)."""

@@ -1,7 +1,48 @@
-"""Orthogonal to float precision: the polar factor."""
+"""Orthonormal frames: by Gram-Schmidt, differentiable and cheap in training, exact in evaluation; the polar factor."""
+
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from lipscale.layers.eager import prefers_plain_operations
+
+# a direction of the raw matrix this much shorter than its largest one is left contracted instead of amplified
+RANK_TOLERANCE = 1e-6
+
+
+def orthonormal(raw: Tensor) -> Tensor:
+    """The Gram-Schmidt frame of a raw matrix, differentiable: its columns, or rows if they are fewer, orthonormal.
+
+    raw = Q R with R upper triangular and its diagonal positive. There is no iteration and nothing to converge: R comes
+    from a Cholesky decomposition, and the gradient is exact wherever the raw matrix has drifted to.
+    """
+    if raw.shape[-2] < raw.shape[-1]:
+        return orthonormal(raw.mT).mT
+    if prefers_plain_operations():
+        return raw @ _whitening(raw).mT
+    return _GramSchmidt.apply(raw)
+
+
+def exact_orthonormal(raw: Tensor) -> Tensor:
+    """The same frame in float64, orthonormal to rounding even where the raw matrix is rank deficient; no gradient."""
+    raw = raw.detach().double()
+    if raw.shape[-2] < raw.shape[-1]:
+        return exact_orthonormal(raw.mT).mT
+    q, r = torch.linalg.qr(raw)
+    sign = r.diagonal(dim1=-2, dim2=-1).sign()
+    return q * torch.where(sign == 0, 1.0, sign).unsqueeze(-2)
+
+
+def random_frame(*shape: int, size: float) -> nn.Parameter:
+    """Raw matrices to start from: orthonormal and uniformly distributed, times `size`.
+
+    Gram-Schmidt does not see the size, but an optimizer whose steps have one length, like Adam, does: a smaller raw
+    matrix learns faster.
+    """
+    raw = torch.randn(shape)
+    return nn.Parameter((size * exact_orthonormal(raw)).to(raw.dtype))
 
 
 def polar_factor(matrices: Tensor) -> Tensor:
@@ -12,3 +53,34 @@ def polar_factor(matrices: Tensor) -> Tensor:
     """
     u, _, vh = torch.linalg.svd(matrices.detach().double(), full_matrices=False)  # (..., m, n)
     return u @ vh
+
+
+def _whitening(raw: Tensor) -> Tensor:
+    """R^-T of raw = Q R. In float64: a Gram matrix squares the condition number, which float32 has no digits for."""
+    wide = raw.double()
+    gram = wide.mT @ wide
+    # a sound upper bound of its norm sets the scale of the shift that keeps the decomposition from failing
+    shift = RANK_TOLERANCE**2 * gram.diagonal(dim1=-2, dim2=-1).sum(-1).clamp_min(1e-30)
+    eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    lower = torch.linalg.cholesky_ex(gram + shift[..., None, None] * eye).L.to(raw.dtype)
+    return torch.linalg.solve_triangular(lower, eye.to(raw.dtype).expand_as(lower), upper=False)
+
+
+class _GramSchmidt(torch.autograd.Function):
+    """Q of raw = Q R, with the closed form of its gradient: a projection onto the tangent space, then R^-T."""
+
+    @staticmethod
+    def forward(ctx: Any, raw: Tensor) -> Tensor:
+        whitening = _whitening(raw)
+        q = raw @ whitening.mT
+        ctx.save_for_backward(q, whitening)
+        return q
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        q, whitening = ctx.saved_tensors
+        inner = q.mT @ grad
+        # for a function of the span alone `inner` is symmetric, and this is the tangent projection grad - Q Q^T grad
+        symmetric = inner.triu() + inner.triu(1).mT
+        return (grad - q @ symmetric) @ whitening

@@ -1,9 +1,13 @@
 """Parallel paths: the convex residual blend, whose skip carries its branch's scale; the plain sum; concatenation."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from lipscale.errors import UserError
+from lipscale.layers.eager import prefers_plain_operations
 
 
 class ConvexResidual(nn.Module):
@@ -31,7 +35,43 @@ class ConvexResidual(nn.Module):
         """Blend the two paths, which must agree in shape."""
         skip, branch = self.skip(x), self.branch(x)
         _require_equal_shapes(branch, skip)
-        return torch.lerp(self.scale * skip, branch, self.alpha)
+        branch = branch.to(skip.dtype)  # mixed precision may have computed the two in different ones
+        if prefers_plain_operations() or not torch.is_grad_enabled():
+            return torch.lerp(self.scale * skip, branch, self.alpha.to(skip.dtype))
+        return _Blend.apply(branch, skip, self.blend, self.scale)
+
+
+class _Blend(torch.autograd.Function):
+    """y = alpha * branch + (1 - alpha) * scale * skip, alpha = sigmoid(blend).
+
+    Since dy / dblend = alpha (1 - alpha) (branch - scale * skip) = (1 - alpha) (y - scale * skip), the gradient needs
+    no branch: y and skip are kept by the layers around anyway.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, branch: Tensor, skip: Tensor, blend: Tensor, scale: Tensor) -> Tensor:
+        alpha = torch.sigmoid(blend)
+        y = torch.lerp(scale * skip, branch, alpha.to(skip.dtype))
+        ctx.save_for_backward(y, skip, alpha, scale)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+        y, skip, alpha, scale = ctx.saved_tensors
+        to_branch, to_skip, to_blend, _ = ctx.needs_input_grad
+        return (
+            alpha * grad if to_branch else None,
+            (1 - alpha) * scale * grad if to_skip else None,
+            (1 - alpha) * (_dot(grad, y) - scale * _dot(grad, skip)) if to_blend else None,
+            None,
+        )
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    if a.is_contiguous() and b.is_contiguous():
+        return torch.dot(a.view(-1), b.view(-1))  # no product is written out
+    return (a * b).sum()
 
 
 class Sum(nn.Module):

@@ -21,10 +21,22 @@ class AtScale(nn.Module):
         self.register_buffer("gain", torch.ones(()))
 
 
-class ScaledLayer(AtScale, ABC):
+class UnitWeight(nn.Module, ABC):
+    """Where an orthogonal layer's weight W, with ||W|| = 1, comes from: raw parameters and a map of them."""
+
+    @abstractmethod
+    def unit(self) -> Tensor:
+        """W for training: differentiable, orthogonal to a few digits at least."""
+
+    @abstractmethod
+    def exact_unit(self) -> Tensor:
+        """W for evaluation: float64, orthogonal to rounding, without gradient."""
+
+
+class ScaledLayer(AtScale):
     """An affine layer that is 1-Lipschitz up to its scale: y = sigma * (W x) + gain * b, with ||W|| = 1.
 
-    In training, W is the peers' differentiable orthogonalisation: a few iterations, nearly orthogonal.
+    In training, W is differentiable and in the parameters' precision, whatever precision the rest runs in.
     In evaluation, W is orthogonalised to float precision (in float64) once and cached, so that evaluation
     costs what a plain layer costs, certificates hold for the numbers in use, and two calls give equal bits.
     The cache is dropped by `train()`, by any change of a parameter or of the scale, and by moving the layer.
@@ -34,30 +46,24 @@ class ScaledLayer(AtScale, ABC):
     sigma: Tensor
     bias: nn.Parameter | None
 
-    def __init__(self, outputs: int, *, bias: bool) -> None:
+    def __init__(self, source: UnitWeight, outputs: int, *, bias: bool) -> None:
         super().__init__()
+        self.source = source
         self.register_buffer("sigma", torch.ones(()))
         self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
         self._cache: tuple[tuple[Any, ...], Tensor] | None = None
-
-    @abstractmethod
-    def unit_weight(self) -> Tensor:
-        """W for training: differentiable, orthogonal to a few digits."""
-
-    @abstractmethod
-    def exact_unit_weight(self) -> Tensor:
-        """W for evaluation: float64, orthogonal to rounding, without gradient."""
 
     @property
     def weight(self) -> Tensor:
         """The weight in use, sigma * W."""
         if self.training:
-            return self.sigma * self.unit_weight()
+            with torch.autocast(self.sigma.device.type, enabled=False):  # half precision is not orthogonal enough
+                return self.sigma * self.source.unit()
         key = self._fingerprint()
         if self._cache is None or self._cache[0] != key:
             # never an inference tensor: attacks differentiate through the cached weight
             with torch.inference_mode(False), torch.no_grad():
-                exact = self.sigma.double() * self.exact_unit_weight()
+                exact = self.sigma.double() * self.source.exact_unit()
                 self._cache = key, exact.to(self.sigma.dtype)
         return self._cache[1]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from lipscale.errors import UserError
-from lipscale.layers import Standardise
+from lipscale.layers import PadToMultiple, Standardise
 from lipscale.models.parts import LIPSCHITZ, Parts
 
 
@@ -19,7 +19,10 @@ def convnet(
     std: Sequence[float] | None = None,
     parts: Parts = LIPSCHITZ,
 ) -> nn.Sequential:
-    """Six scaled layers: five 3x3 convolutions, the second and fourth at stride 2, and a linear head."""
+    """Six scaled layers: five 3x3 convolutions, the second and fourth at stride 2, and a linear head.
+
+    Sizes that are no multiple of the total stride are padded with zeros, which changes no distance.
+    """
     if width % 2:
         raise UserError(f"GroupSort2 sorts channels in pairs: expected an even width, got {width}")
 
@@ -30,6 +33,7 @@ def convnet(
     return nn.Sequential(
         OrderedDict(
             input=Standardise(mean or [0.0] * in_channels, std),
+            pad=PadToMultiple(4),
             conv1=unit(in_channels, width, 1),
             conv2=unit(width, 2 * width, 2),
             conv3=unit(2 * width, 2 * width, 1),

@@ -1,11 +1,13 @@
-"""The two kits of parts that every model is built from: constrained, and its unconstrained twin."""
+"""The kits of parts that every model is built from: constrained, the slow reference of it, the unconstrained twin."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from torch import nn
 
 from lipscale.layers import BatchCentering, ConvexResidual, GroupSort2, L2NormPool2d, OrthoConv2d, OrthoLinear, Sum
+from lipscale.layers.reference import PeerKernel, PeerMatrix
 
 
 @dataclass(frozen=True)
@@ -20,11 +22,20 @@ class Parts:
     residual: Callable[..., nn.Module]
 
 
+def parts_of(*, layers: str = "fast", padding: str = "zeros") -> Parts:
+    """The constrained kit with fast or reference layers, and convolutions that pad with zeros or around the border."""
+    kit = {"fast": LIPSCHITZ, "reference": REFERENCE}[layers]
+    return replace(kit, conv=partial(kit.conv, padding_mode=padding))
+
+
 def _plain_conv(inputs: int, outputs: int, kernel_size: int, *, stride: int = 1, bias: bool = True) -> nn.Module:
     return nn.Conv2d(inputs, outputs, kernel_size, stride, padding=(kernel_size - 1) // 2, bias=bias)
 
 
 LIPSCHITZ = Parts(OrthoConv2d, OrthoLinear, BatchCentering, GroupSort2, L2NormPool2d, ConvexResidual)
+REFERENCE = replace(
+    LIPSCHITZ, conv=partial(OrthoConv2d, source=PeerKernel), linear=partial(OrthoLinear, source=PeerMatrix)
+)
 UNCONSTRAINED = Parts(
     conv=_plain_conv,
     linear=nn.Linear,
