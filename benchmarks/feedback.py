@@ -6,16 +6,12 @@ python -m benchmarks.feedback results.jsonl --sets                              
 
 import argparse
 import json
-import math
 import statistics
 from pathlib import Path
 
-import torch
-
-from lipscale import metrics, run
+from lipscale import run
 from lipscale.config import Settings, planned_epochs
 from lipscale.evaluate import evaluate
-from lipscale.mode import predict_logits
 
 SETS = {
     "digits": {"data": "digits", "model": "mlp", "width": 256},
@@ -39,7 +35,7 @@ EPSILONS = (36 / 255, 0.25, 0.5)
 def one_run(data, rule, seed):
     """A row for each point of the run that is compared: at 40 epochs, at the end of Phase I, at the end."""
     settings = Settings.model_validate({**SETS[data], **RULES[rule], "seed": seed, "device": "cpu"})
-    dataset, preprocessing = run._read_data(settings)
+    dataset, preprocessing = run.read_data(settings)
     settings = run._resolve(settings, dataset, preprocessing)
     training = run._new_training(settings, dataset, preprocessing)
     curve, rows = [], []
@@ -53,7 +49,6 @@ def one_run(data, rule, seed):
         )
         if not ends and not (epoch.phase == 1 and epoch.epoch in COMPARED):
             return
-        logits = predict_logits(training.net, dataset.test)
         error = next((e for _, t, e in reversed(curve) if t is not None), 0.0)
         rows.append(
             {
@@ -63,8 +58,9 @@ def one_run(data, rule, seed):
                 "seconds": training.seconds,
                 "settled": training.feedback.settled,
                 "error": error,
-                "ece_limit": ece_limit(logits, error),
-                **evaluate(training.net, dataset.test, epsilons=EPSILONS),
+                **evaluate(
+                    training.net, dataset.test, epsilons=EPSILONS, calibration_size=len(training.calibration)
+                ).metrics,
             }
         )
         print(json.dumps(rows[-1]), flush=True)
@@ -73,17 +69,6 @@ def one_run(data, rule, seed):
     training.run()
     rows[-1]["curve"] = curve
     return rows
-
-
-def ece_limit(logits, error, *, draws=200):
-    """What ECE stays below in 95 % of cases for a network that is calibrated but for T*'s standard error."""
-    generator = torch.Generator().manual_seed(0)
-    seen = []
-    for _ in range(draws):
-        truth = torch.softmax(logits.double() * math.exp(error * float(torch.randn((), generator=generator))), 1)
-        labels = torch.multinomial(truth, 1, generator=generator).squeeze(1)
-        seen.append(metrics.ece(logits, labels))
-    return sorted(seen)[int(0.95 * draws)]
 
 
 def show(rows):

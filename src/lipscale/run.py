@@ -13,8 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from lipscale import world
+from lipscale.attacks.cache import KeptTensors
 from lipscale.config import Settings, as_yaml, make_settings, read_settings, replace
 from lipscale.data import (
+    PIXELS,
     READERS,
     Dataset,
     Preprocessing,
@@ -26,8 +28,9 @@ from lipscale.data import (
     split_calibration,
 )
 from lipscale.errors import DivergedError, UserError
-from lipscale.evaluate import evaluate
+from lipscale.evaluate import Evaluation, evaluate
 from lipscale.models import convnet, mlp, resnet18
+from lipscale.robustness import Attack, attack_samples, measure_robustness
 from lipscale.training.algorithm import DEFAULT_BATCH_SIZE, Epoch, ListTraining
 from lipscale.training.checkpoint import (
     load_network,
@@ -40,12 +43,8 @@ from lipscale.training.checkpoint import (
 from lipscale.training.optimizer import DEFAULT_LEARNING_RATE
 
 SETTINGS, DATA, HISTORY = "settings.yaml", "data.json", "history.jsonl"
-CHECKPOINT, MODEL, METRICS, VERSIONS = (
-    "checkpoint.safetensors",
-    "model.safetensors",
-    "metrics.json",
-    "versions.json",
-)
+CHECKPOINT, MODEL, PREDICTIONS = "checkpoint.safetensors", "model.safetensors", "predictions.safetensors"
+METRICS, VERSIONS, ROBUSTNESS, ATTACKS = "metrics.json", "versions.json", "robustness.json", "attacks"
 
 DEFAULT_WIDTH = {"resnet18": 64, "convnet": 32, "mlp": 256}
 # up to this many pixels the MLP serves better than a convolution
@@ -71,7 +70,7 @@ def train(
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
 ) -> Run:
     """Train, evaluate and write a run folder; `on_start` and `on_epoch` watch it happen."""
-    dataset, preprocessing = _read_data(settings)
+    dataset, preprocessing = read_data(settings)
     settings = _resolve(settings, dataset, preprocessing)
     training = _new_training(settings, dataset, preprocessing)
     folder = _new_folder(settings)  # only now: a run that cannot start leaves nothing behind
@@ -95,7 +94,7 @@ def resume(
     if (folder / METRICS).exists() and (folder / MODEL).exists():
         return load(folder)
     _, stored = _stored_data(folder)
-    dataset, preprocessing = _read_data(settings, stored=stored)
+    dataset, preprocessing = read_data(settings, stored=stored)
     training = _new_training(settings, dataset, preprocessing)
     history = folder / HISTORY
     done = 0
@@ -109,15 +108,19 @@ def resume(
     return _train_and_finish(folder, training, dataset.test, on_epoch)
 
 
-def load(folder: str | Path, *, device: str = "auto") -> Run:
-    """A finished run, from its folder alone."""
-    folder = Path(folder)
+def read_results(folder: Path) -> tuple[Settings, dict[str, Any], tuple[str, ...], Preprocessing]:
+    """What a finished run's small files tell: settings, metrics, classes, preprocessing."""
     settings = _stored_settings(folder)
     for name in (METRICS, MODEL):
         if not (folder / name).exists():
             raise UserError(f"{folder} is not finished ({name} is missing): lipscale train --resume {folder}")
-    metrics = _read_json(folder / METRICS)
-    classes, preprocessing = _stored_data(folder)
+    return settings, read_json(folder / METRICS), *_stored_data(folder)
+
+
+def load(folder: str | Path, *, device: str = "auto") -> Run:
+    """A finished run, from its folder alone."""
+    folder = Path(folder)
+    settings, metrics, classes, preprocessing = read_results(folder)
     net = build_network(settings, len(classes), preprocessing)
     tensors, _ = load_tensors(folder / MODEL)
     load_network(net, tensors, folder / MODEL)
@@ -128,15 +131,57 @@ def evaluate_run(
     run: Run, *, data_dir: Path | None = None, epsilons: tuple[float, ...] | None = None
 ) -> dict[str, Any]:
     """The run's metrics, measured again on the test part of its data."""
-    dataset, _ = _read_data(run.settings, stored=run.preprocessing, data_dir=data_dir)
-    measured = evaluate(run.net, dataset.test.to(_device_of(run.net)), epsilons=epsilons or run.settings.epsilons)
-    return {**run.metrics, **measured}
+    measured = evaluate(
+        run.net,
+        held_out_samples(run, data_dir=data_dir),
+        epsilons=epsilons or run.settings.epsilons,
+        calibration_size=run.metrics.get("calibration_size", 0),
+    )
+    _save_predictions(run.folder, measured)  # what a report shows
+    return {**run.metrics, **measured.metrics}
+
+
+def attack_run(
+    run: Run,
+    attack: Attack,
+    *,
+    samples: int,
+    epsilons: tuple[float, ...] | None = None,
+    data_dir: Path | None = None,
+    on_progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+) -> dict[str, Any]:
+    """Attack a subset of the test part; the result is kept in the folder, and so is what a killed attack finished."""
+    test = held_out_samples(run, data_dir=data_dir)
+    result = measure_robustness(
+        run.net,
+        attack_samples(test, samples, seed=attack.seed),
+        epsilons=epsilons or tuple(eps for eps in run.settings.epsilons if eps > 0),
+        attack=attack,
+        box=(0.0, 1.0) if run.preprocessing.unit == PIXELS else None,
+        cache=lambda name: KeptTensors(run.folder / ATTACKS / name),
+        on_progress=on_progress,
+    )
+    result["test_size"] = len(test)
+    stored = read_json(run.folder / ROBUSTNESS) if (run.folder / ROBUSTNESS).exists() else {}
+    _write_json(run.folder / ROBUSTNESS, {**stored, attack.name: result})
+    return result
+
+
+def held_out_samples(run: Run, *, data_dir: Path | None = None) -> Samples:
+    """The test part of the run's data, where its network is."""
+    dataset, _ = read_data(run.settings, stored=run.preprocessing, data_dir=data_dir)
+    return dataset.test.to(_device_of(run.net))
+
+
+def _save_predictions(folder: Path, evaluation: Evaluation) -> None:
+    tensors = {"logits": evaluation.logits, "labels": evaluation.labels, "radii": evaluation.radii}
+    save_tensors(folder / PREDICTIONS, tensors, {})
 
 
 def first_test_samples(run: Run, count: int, *, data_dir: Path | None = None) -> tuple[Tensor, Tensor]:
     """The first inputs and labels of the test part (all, if it has fewer), as the network takes them."""
-    dataset, _ = _read_data(run.settings, stored=run.preprocessing, data_dir=data_dir)
-    return as_input(dataset.test.inputs[:count]), dataset.test.labels[:count]
+    test = held_out_samples(run, data_dir=data_dir)
+    return as_input(test.inputs[:count]), test.labels[:count]
 
 
 def build_network(settings: Settings, classes: int, preprocessing: Preprocessing) -> nn.Sequential:
@@ -165,9 +210,10 @@ def pick_device(name: str) -> torch.device:
         raise UserError(f"device {name!r} is not available here ({reason}); use --device cpu") from None
 
 
-def _read_data(
+def read_data(
     settings: Settings, *, stored: Preprocessing | None = None, data_dir: Path | None = None
 ) -> tuple[Dataset, Preprocessing]:
+    """The data that the settings name, ready for a network; `stored` keeps a run's own preprocessing."""
     dataset = load_dataset(settings.data, data_dir or settings.data_dir)
     if settings.limit is not None:
         dataset = limit(dataset, settings.limit, seed=settings.seed)
@@ -232,12 +278,15 @@ def _train_and_finish(folder: Path, training: ListTraining, test: Samples, on_ep
         raise DivergedError("; ".join(filter(None, (str(error), last, advice)))) from None
     net, settings, calibration = training.net.eval(), training.settings, training.calibration
     save_tensors(folder / MODEL, net.state_dict(), {})
+    calibration_size = 0 if calibration is None else len(calibration)
+    evaluation = evaluate(net, test.to(_device_of(net)), epsilons=settings.epsilons, calibration_size=calibration_size)
+    _save_predictions(folder, evaluation)
     metrics = {
-        **evaluate(net, test.to(_device_of(net)), epsilons=settings.epsilons),
+        **evaluation.metrics,
         "phase1_epochs": training.phase1_epochs,
         "phase2_epochs": training.phase2_epochs,
         "settled": training.feedback.settled if training.feedback else None,
-        "calibration_size": 0 if calibration is None else len(calibration),
+        "calibration_size": calibration_size,
         "train_size": len(training.train),
         "seconds": training.seconds,
     }
@@ -268,7 +317,7 @@ def _stored_settings(folder: Path) -> Settings:
 
 
 def _stored_data(folder: Path) -> tuple[tuple[str, ...], Preprocessing]:
-    about = _read_json(folder / DATA)
+    about = read_json(folder / DATA)
     try:
         fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in about["preprocessing"].items()}
         return tuple(about["classes"]), Preprocessing(**fields)
@@ -298,6 +347,8 @@ def _strict(value: Any) -> Any:
         return str(value)
     if isinstance(value, dict):
         return {k: _strict(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(v) for v in value]
     return value
 
 
@@ -310,7 +361,8 @@ def _write_json(path: Path, value: Any) -> None:
     write_atomically(path, f"{strict_json(value)}\n".encode())
 
 
-def _read_json(path: Path) -> Any:
+def read_json(path: Path) -> Any:
+    """What a JSON file holds."""
     try:
         return json.loads(path.read_text())
     except (OSError, ValueError) as error:
