@@ -12,7 +12,7 @@ from lipscale.feedback import DEGENERATE_STEP
 from lipscale.layers import BatchCentering
 from lipscale.lipschitz import get_lipschitz, set_lipschitz
 from lipscale.mode import evaluation_mode, predict_logits
-from lipscale.temperature import fit_temperature
+from lipscale.temperature import fit_temperature, measure_temperature
 from lipscale.training import ListTraining
 
 QUICK = Settings(epochs=3, phase2_epochs=2, batch_size=64)
@@ -225,11 +225,11 @@ class TestThePlan:
 
     def test_the_budget_covers_both_phases_on_one_line_down_to_zero(self, digits):
         training, shares = self.shares(digits, Settings(epochs=10, batch_size=100, warmup_steps=6))
-        assert (training.phase1_epochs, training.phase2_epochs) == (8, 2)
-        assert len(shares) == 8 * 3 + 2 * 4  # 300 samples an epoch, then all 400
+        assert (training.phase1_epochs, training.phase2_epochs) == (9, 1)
+        assert len(shares) == 9 * 3 + 1 * 4  # 300 samples an epoch, then all 400
         assert shares[:6] == pytest.approx([(k + 0.5) / 6 * (1 - (k + 0.5) / 30) for k in range(6)])
-        assert shares[6:24] == pytest.approx([1 - (k + 0.5) / 30 for k in range(6, 24)])
-        assert shares[24:] == pytest.approx([0.2 * (1 - (k + 0.5) / 8) for k in range(8)])
+        assert shares[6:27] == pytest.approx([1 - (k + 0.5) / 30 for k in range(6, 27)])
+        assert shares[27:] == pytest.approx([0.1 * (1 - (k + 0.5) / 4) for k in range(4)])
 
     def test_epochs_of_phase_two_that_are_asked_for_come_on_top(self, digits):
         training, shares = self.shares(digits, Settings(epochs=2, phase2_epochs=1, batch_size=400, warmup_steps=0))
@@ -246,13 +246,20 @@ class TestThePlan:
         assert len({w.shape for w in weights}) > 1
 
     def test_the_constant_that_is_frozen_is_the_mean_of_the_last_requests(self, digits):
-        training, history = make(digits, Settings(epochs=5, batch_size=100)), []
+        training, history = make(digits, Settings(epochs=4, phase2_epochs=1, batch_size=100)), []
         training.on_epoch = history.append
         training.run()
-        assert history[3].lipschitz == pytest.approx(training.feedback.final, rel=1e-5)
-        assert history[4].phase == 2
-        assert history[4].lipschitz == pytest.approx(training.feedback.final, rel=1e-5)
+        assert [e.phase for e in history] == [1, 1, 1, 1, 2]
+        for epoch in history[3:]:
+            assert epoch.lipschitz == pytest.approx(training.feedback.final, rel=1e-5)
         assert all(e.temperature_error > 0 for e in history[:4])
+
+    def test_the_smallest_budget_ends_calibrated(self, digits):
+        """L0 is far from L* and a step is bounded, but what is frozen is all that the last epoch asked for."""
+        training = make(digits, Settings(epochs=2, lipschitz=0.05, batch_size=64))
+        training.run()
+        after = measure_temperature(predict_logits(training.net, digits[1]), digits[1].labels)
+        assert after.value == pytest.approx(1, rel=1e-4)
 
 
 class TestHardCalibrationSets:

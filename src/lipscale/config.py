@@ -48,7 +48,7 @@ class Settings(BaseModel):
     )
     epochs: int = Field(40, ge=1, description="The budget: the whole run is planned for this many epochs.")
     phase2_epochs: int | None = Field(
-        None, ge=0, description="Epochs of Phase II, on top of --epochs; left out, it is their last fifth."
+        None, ge=0, description="Epochs of Phase II, on top of --epochs; left out, it is their last tenth."
     )
     phase2_start: Literal["continue", "restart"] = Field(
         "continue",
@@ -93,12 +93,12 @@ class Settings(BaseModel):
 
 
 def planned_epochs(settings: Settings) -> tuple[int, int]:
-    """The most epochs of Phase I, and those of Phase II: a fifth of the budget where the settings leave it open."""
+    """The most epochs of Phase I, and those of Phase II: a tenth of the budget where the settings leave it open."""
     if settings.method != "list":
         return settings.epochs, 0
     if settings.phase2_epochs is not None:
         return settings.epochs, settings.phase2_epochs
-    return settings.epochs - settings.epochs // 5, settings.epochs // 5
+    return settings.epochs - settings.epochs // 10, settings.epochs // 10
 
 
 def replace(settings: Settings, **changes: Any) -> Settings:
