@@ -34,6 +34,7 @@ KEYS = {
         "test_size",
         "seconds",
     ),
+    *("ece_floor", "ece_limit", "calibrated", "intervals", "maximum_ce", "adaptive_ece", "classwise_ece", "smooth_ece"),
 }
 
 
@@ -50,7 +51,7 @@ def test_the_folder_holds_all_of_it(finished):
     names = {p.name for p in finished.folder.iterdir()}
     assert names == {
         *("settings.yaml", "data.json", "history.jsonl", "checkpoint.safetensors"),
-        *("model.safetensors", "metrics.json", "versions.json"),
+        *("model.safetensors", "predictions.safetensors", "metrics.json", "versions.json"),
     }
     metrics = json.loads((finished.folder / "metrics.json").read_text())
     assert metrics.keys() >= KEYS

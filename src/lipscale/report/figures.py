@@ -16,6 +16,7 @@ from lipscale.report.theme import BAD, FAINT, GOOD, INK, colour, style
 from lipscale.report.words import ATTACK_NAMES, percent
 
 CURVE_POINTS = 400  # more steps than a reader can tell apart
+PART_COLOURS = {"relaxation": BAD, "contraction": GOOD, "Phase II": colour(2), "fixed L": GOOD}
 MARKERS = {"pgd": "o", "autoattack": "s"}
 
 
@@ -35,7 +36,7 @@ def draw_all(runs: Sequence[Facts]) -> list[Drawn]:
 
 
 def dynamics(runs: Sequence[Facts]) -> Drawn | None:
-    """L and T* over the epochs of both phases, with the two regimes of Phase I (Fig. 3 of the paper)."""
+    """L and T* over the epochs of both phases, with the two regimes of Phase I (Fig. 2 of the paper)."""
     runs = [run for run in runs if run.history]
     if not runs:
         return None
@@ -49,7 +50,8 @@ def dynamics(runs: Sequence[Facts]) -> Drawn | None:
             if len(runs) > 1:
                 above.plot(epochs, constants, color=colour(i), label=run.name)
             else:
-                for part, (name, start, stop) in zip((BAD, GOOD, colour(2)), _spans(run), strict=False):
+                for name, start, stop in _spans(run):
+                    part = PART_COLOURS[name]
                     above.plot(epochs[start - 1 : stop], constants[start - 1 : stop], color=part, label=name)
                     for axes in (above, below):
                         axes.axvspan(start, stop, color=part, alpha=0.07, linewidth=0)
@@ -95,10 +97,11 @@ def _describe_dynamics(run: Facts, constants: list[float]) -> str:
     first = [line for line in run.history if line["phase"] == 1]
     peak = relaxation_end(run)
     words = (
-        f"{run.name}: L starts at {run.settings.lipschitz:.4g}, relaxes to {constants[peak - 1]:.4g} by epoch {peak}, "
-        f"then contracts to {first[-1]['lipschitz']:.4g} by epoch {len(first)} of Phase I, where T* is "
-        f"{first[-1]['temperature']:.4f}."
+        f"{run.name}: L starts at {run.settings.lipschitz:.4g} and relaxes to {constants[peak - 1]:.4g} by epoch {peak}"
     )
+    if peak < len(first):
+        words += f", then contracts to {first[-1]['lipschitz']:.4g} by epoch {len(first)}, the last of Phase I"
+    words += f", where T* is {first[-1]['temperature']:.4f}."
     second = len(run.history) - len(first)
     return f"{words} Phase II has {second} epochs with L frozen." if second else words
 
@@ -166,7 +169,7 @@ def draw_confidences(axes: Axes, cells: Bins) -> None:
     axes.axvline(float(cells.confidence.sum()) / total, color=BAD, label="mean confidence")
     axes.axvline(float(cells.correct.sum()) / total, color=GOOD, linestyle="--", label="accuracy")
     axes.set(xlim=(0, 1), xlabel="confidence", ylabel="share")
-    axes.legend(loc="upper left", fontsize=7)
+    axes.legend(loc="best", fontsize=7)
 
 
 def _describe_reliability(run: Facts, cells: Bins, floor: Floor) -> str:
@@ -245,10 +248,9 @@ def confidence_histogram(runs: Sequence[Facts]) -> Drawn | None:
             confidence, right = answers.confidence, answers.right
             parts = [confidence[right].tolist(), confidence[~right].tolist()]
             if len(known) == 1:
-                axes.hist(
-                    parts, bins=25, range=(0, 1), stacked=True, color=[GOOD, BAD], label=["right", "wrong"],
-                    edgecolor=INK, linewidth=0.3,
-                )  # fmt: skip
+                # over one another, not stacked: a logarithmic axis would belittle what lies on top
+                for values, shade, name in zip(parts, (GOOD, BAD), ("right", "wrong"), strict=True):
+                    axes.hist(values, bins=25, range=(0, 1), histtype="stepfilled", color=shade, alpha=0.65, label=name)
             else:
                 axes.hist(confidence.tolist(), bins=25, range=(0, 1), histtype="step", color=colour(i), label=run.name)
             sure = confidence >= 0.9
@@ -259,7 +261,7 @@ def confidence_histogram(runs: Sequence[Facts]) -> Drawn | None:
             )
         axes.set(xlabel="confidence", ylabel="test samples", xlim=(0, 1), yscale="log")
         _plain_ticks(axes)
-        axes.legend(fontsize=8, loc="upper left")
+        axes.legend(fontsize=8, loc="best")
     return Drawn("confidence", "Confidence histogram", figure, " ".join(words))
 
 
