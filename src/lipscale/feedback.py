@@ -146,7 +146,7 @@ class SteadyFeedback(Feedback):
 
     @property
     def final(self) -> float:
-        """The geometric mean of what the last tenth of the epochs asked for: after a tiny budget, what the last one did.
+        """The geometric mean of what the last tenth of the epochs asked for; after a tiny budget, the last request.
 
         It is not bounded as a step is: no training at this L is to follow but Phase II's, and all of it may be needed.
         """
