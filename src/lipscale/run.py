@@ -130,15 +130,17 @@ def load(folder: str | Path, *, device: str = "auto") -> Run:
 def evaluate_run(
     run: Run, *, data_dir: Path | None = None, epsilons: tuple[float, ...] | None = None
 ) -> dict[str, Any]:
-    """The run's metrics, measured again on the test part of its data."""
+    """The run's metrics, measured again on the test part of its data, and written; `epsilons` adds more radii."""
     measured = evaluate(
         run.net,
         held_out_samples(run, data_dir=data_dir),
-        epsilons=epsilons or run.settings.epsilons,
+        epsilons=sorted({*run.settings.epsilons, *(epsilons or ())}),
         calibration_size=run.metrics.get("calibration_size", 0),
     )
-    _save_predictions(run.folder, measured)  # what a report shows
-    return {**run.metrics, **measured.metrics}
+    metrics = {**run.metrics, **measured.metrics}
+    _save_predictions(run.folder, measured)
+    _write_json(run.folder / METRICS, metrics)
+    return metrics
 
 
 def attack_run(
@@ -155,16 +157,30 @@ def attack_run(
     result = measure_robustness(
         run.net,
         attack_samples(test, samples, seed=attack.seed),
-        epsilons=epsilons or tuple(eps for eps in run.settings.epsilons if eps > 0),
+        epsilons=[eps for eps in epsilons or run.settings.epsilons if eps > 0],  # at zero there is nothing to attack
         attack=attack,
         box=(0.0, 1.0) if run.preprocessing.unit == PIXELS else None,
         cache=lambda name: KeptTensors(run.folder / ATTACKS / name),
         on_progress=on_progress,
     )
     result["test_size"] = len(test)
-    stored = read_json(run.folder / ROBUSTNESS) if (run.folder / ROBUSTNESS).exists() else {}
-    _write_json(run.folder / ROBUSTNESS, {**stored, attack.name: result})
+    stored = _stored_attacks(run.folder)
+    kept = stored.get(attack.name, {}).get("at", {})
+    # a quick look at a few samples does not erase what more of them have shown
+    rows = {e: row for e, row in result["at"].items() if row["samples"] >= kept.get(e, row)["samples"]}
+    _write_json(run.folder / ROBUSTNESS, {**stored, attack.name: {**result, "at": {**kept, **rows}}})
     return result
+
+
+def _stored_attacks(folder: Path) -> dict[str, Any]:
+    try:
+        stored = read_json(folder / ROBUSTNESS)
+    except UserError:  # none yet, or a damaged one: attacks can be made again
+        return {}
+    try:
+        return {name: result for name, result in stored.items() if all(row["samples"] for row in result["at"].values())}
+    except (AttributeError, KeyError, TypeError):
+        return {}
 
 
 def held_out_samples(run: Run, *, data_dir: Path | None = None) -> Samples:
@@ -310,8 +326,12 @@ def _new_folder(settings: Settings) -> Path:
 
 
 def _stored_settings(folder: Path) -> Settings:
+    if not folder.exists():
+        raise UserError(f"{folder} does not exist")
     if not (folder / SETTINGS).is_file():
-        raise UserError(f"{folder} is no run folder: it has no {SETTINGS}")
+        inside = sorted(path.parent.name for path in folder.glob(f"*/{SETTINGS}"))
+        hint = f"; it holds the runs {', '.join(inside[:5])}" if inside else ""
+        raise UserError(f"{folder} is no run folder: it has no {SETTINGS}{hint}")
     values, place = read_settings(folder / SETTINGS)
     return make_settings(values, place=place)
 
