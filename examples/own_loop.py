@@ -14,7 +14,7 @@ train, calibration = split_calibration(digits.train, 0.1, seed=0, classes=digits
 
 net = lipscale.models.mlp(num_classes=10, input_shape=(1, 8, 8), width=128)
 optimizer = AdamWScheduleFree([p for p in net.parameters() if p.requires_grad], lr=2e-3)
-feedback = lipscale.Feedback(1.0)  # L_0 = 1
+feedback = lipscale.SteadyFeedback(1.0)  # L_0 = 1; PaperFeedback is L <- L / T* to the letter
 lipscale.set_lipschitz(net, feedback.constant)
 
 for epoch in range(1, 31):
@@ -27,12 +27,13 @@ for epoch in range(1, 31):
         optimizer.step()
 
     with lipscale.evaluation_mode(net, optimizer):  # averaged weights, orthogonal to float precision
-        temperature = lipscale.fit_temperature(net(calibration.inputs), calibration.labels)
-        lipscale.set_lipschitz(net, feedback.update(temperature))  # L <- L / T*
-    print(f"epoch {epoch:2}  loss {loss.item():.4f}  T* {temperature:.4f}  L {feedback.constant:.3f}")
+        measure = lipscale.measure_temperature(net(calibration.inputs), calibration.labels)  # T* and its error
+        lipscale.set_lipschitz(net, feedback.update(measure.value, measure.error))  # about L <- L / T*
+    print(f"epoch {epoch:2}  loss {loss.item():.4f}  T* {measure.value:.4f}  L {feedback.constant:.3f}")
     if feedback.settled:
         break
 
+lipscale.set_lipschitz(net, feedback.final)
 with lipscale.evaluation_mode(net, optimizer):
     logits = net(digits.test.inputs)
     radii = lipscale.certified_radius(net, digits.test.inputs, digits.test.labels)

@@ -1,13 +1,23 @@
-"""The feedback rule and its stop on hand-made sequences."""
+"""The feedback rules and their stops: on hand-made sequences, and on 300 random problems that fight back."""
 
 import math
+import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lipscale.errors import UserError
-from lipscale.feedback import DEGENERATE_STEP, DEGENERATE_TOTAL, Feedback, has_settled, next_constant
+from lipscale.feedback import (
+    DEGENERATE_STEP,
+    DEGENERATE_TOTAL,
+    LARGEST_STEP,
+    PaperFeedback,
+    SteadyFeedback,
+    has_settled,
+    is_resolved,
+    next_constant,
+)
 
 
 def test_the_rule():
@@ -38,16 +48,17 @@ def test_the_stop_forgets_what_left_the_window():
 
 def test_a_monotone_response_is_driven_to_its_fixed_point():
     # a network that is calibrated at L = 30 and answers with T*(L) = (L / 30)^0.3
-    feedback = Feedback(0.01)
+    feedback = PaperFeedback(0.01)
     while not feedback.settled:
         feedback.update((feedback.constant / 30) ** 0.3)
         assert len(feedback.constants) < 500
     assert feedback.constant == pytest.approx(30, rel=2e-3)
 
 
+@pytest.mark.parametrize("kind", [PaperFeedback, SteadyFeedback])
 @pytest.mark.parametrize(("temperature", "limit"), [(0.0, DEGENERATE_TOTAL), (math.inf, 1 / DEGENERATE_TOTAL)])
-def test_degenerate_temperatures_move_a_bounded_step_and_a_bounded_total(temperature, limit):
-    feedback = Feedback(3.0)
+def test_degenerate_temperatures_move_a_bounded_step_and_a_bounded_total(kind, temperature, limit):
+    feedback = kind(3.0)
     previous = 3.0
     for _ in range(50):
         constant = feedback.update(temperature)
@@ -55,11 +66,12 @@ def test_degenerate_temperatures_move_a_bounded_step_and_a_bounded_total(tempera
         previous = constant
     assert constant == pytest.approx(3.0 * limit)
     assert not feedback.settled  # L stands still, but nothing has steered it there
+    assert feedback.final == feedback.constant
 
 
 @given(st.lists(st.sampled_from([0.0, math.inf, 0.5, 2.0]), max_size=60))
 def test_degenerate_steps_never_exceed_their_total_in_any_order(temperatures):
-    feedback, by_rule = Feedback(1.0), 1.0
+    feedback, by_rule = PaperFeedback(1.0), 1.0
     for t in temperatures:
         feedback.update(t)
         by_rule = by_rule / t if t in (0.5, 2.0) else by_rule
@@ -69,4 +81,108 @@ def test_degenerate_steps_never_exceed_their_total_in_any_order(temperatures):
 
 def test_a_window_of_one_is_no_window():
     with pytest.raises(UserError, match="window >= 2, got 1"):
-        Feedback(1.0, window=1)
+        PaperFeedback(1.0, window=1)
+
+
+class TestSteady:
+    def test_a_consistent_signal_is_followed_as_the_paper_does(self):
+        steady, paper = SteadyFeedback(8.0), PaperFeedback(8.0)
+        for t in (1.5, 1.2, 1.1, 1.05):
+            assert steady.update(t, 0.05) == pytest.approx(paper.update(t))
+
+    def test_a_change_of_sides_halves_the_gain_and_agreement_restores_it(self):
+        feedback = SteadyFeedback(1.0)
+        feedback.update(0.9, 0.1)
+        assert feedback.update(1.1, 0.1) == pytest.approx(1 / 0.9 / 1.1**0.5)
+        for _ in range(20):
+            feedback.update(1.01, 0.1)
+        assert feedback.gain == 1
+
+    def test_an_untrained_network_cannot_throw_l_far(self):
+        feedback = SteadyFeedback(1.0)
+        assert feedback.update(1e-6, 0.1) == pytest.approx(LARGEST_STEP)
+        assert feedback.update(1e6, 0.1) >= 1 / LARGEST_STEP
+
+    def test_noise_is_not_chased(self):
+        rng = random.Random(0)
+        steady, paper = SteadyFeedback(10.0), PaperFeedback(10.0)
+        for _ in range(60):
+            noise = rng.gauss(0, 0.1)
+            steady.update(steady.constant / 10 * math.exp(noise), 0.1)
+            paper.update(paper.constant / 10 * math.exp(noise), 0.1)
+        late = slice(30, None)
+        assert spread(steady.constants[late]) < spread(paper.constants[late]) / 5
+
+    def test_the_stop_compares_the_second_half_of_the_run_with_the_resolution(self):
+        assert not is_resolved([5.0] * 9, 0.1)  # too early to tell
+        assert is_resolved([5.0] * 10, 0.1)
+        assert is_resolved([9.0] * 10 + [5.0] * 10, 0.1)
+        assert not is_resolved([9.0] * 11 + [5.0] * 9, 0.1)
+        assert not is_resolved([5.0] * 19 + [5.0 * 1.11], 0.1)
+
+    @pytest.mark.parametrize(("contraction", "stops"), [(0.05, True), (0.2, False)])
+    def test_a_contraction_is_followed_as_long_as_a_doubling_of_the_run_would_show(self, contraction, stops):
+        """L* = 4 e^-b, as on Fashion-MNIST: twice the epochs move log L* by b log 2, which s resolves or does not."""
+        feedback, error = SteadyFeedback(4.0), 0.06
+        for epoch in range(1, 500):
+            feedback.update(feedback.constant / (4 * epoch**-contraction), error)
+            assert feedback.constant == pytest.approx(4 * epoch**-contraction)
+            if feedback.settled:
+                break
+        assert (contraction * math.log(2) < error) == stops == (epoch < 50)
+
+    def test_the_frozen_constant_averages_what_the_last_epochs_asked_for(self):
+        feedback = SteadyFeedback(10.0)
+        for _ in range(28):
+            feedback.update(1.0, 0.1)
+        feedback.update(1.1, 0.1)
+        before = feedback.constant
+        feedback.update(0.95, 0.1)
+        assert feedback.final == pytest.approx((10 * 10 / 1.1 * before / 0.95) ** (1 / 3))
+
+
+def spread(constants):
+    return math.log(max(constants) / min(constants))
+
+
+class Problem:
+    """A stand-in for a network: log T* = a (log L(e - delay) - log L*(e)) + noise, with drift and degenerate spells."""
+
+    def __init__(self, seed):
+        rng = self.rng = random.Random(seed)
+        self.start = 10 ** rng.uniform(-2, 2)
+        self.target = 10 ** rng.uniform(-1, 2)
+        self.slope = rng.uniform(0.2, 1.0)
+        self.delay = rng.choice([0, 0, 1, 2, 3])
+        self.error = rng.uniform(0.01, 0.5)
+        self.noise = self.error * rng.uniform(0, 0.5)  # one calibration set: most of its error is the same every epoch
+        self.drift = rng.choice([0.0, rng.uniform(-0.3, 0.3)])
+        self.degenerate = rng.choice([0.0, 0.0, 0.3, 1.0])  # the share of epochs in which T* says nothing
+        self.limits = rng.choice([(0.0,), (math.inf,), (0.0, math.inf)])
+
+    def temperature(self, constants, epoch):
+        if self.rng.random() < self.degenerate:
+            return self.rng.choice(self.limits)
+        acting = constants[max(0, len(constants) - 1 - self.delay)]
+        log_target = math.log(self.target) + self.drift * math.log(1 + epoch)
+        return math.exp(self.slope * (math.log(acting) - log_target) + self.rng.gauss(0, self.noise))
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_random_problems_stay_finite_and_settle(seed):
+    """Whatever the response, its delay, drift and noise: L is finite, and comes to rest at the end of the run."""
+    problem = Problem(seed)
+    feedback, constants = SteadyFeedback(problem.start), [problem.start]
+    for epoch in range(400):
+        before = feedback.constant
+        constants.append(feedback.update(problem.temperature(constants, epoch), problem.error))
+        assert 0 < constants[-1] < math.inf
+        assert abs(math.log(constants[-1] / before)) <= math.log(LARGEST_STEP) * (1 + 1e-9)
+    assert 0 < feedback.final < math.inf
+    if problem.degenerate == 0:
+        log_target = math.log(problem.target) + problem.drift * math.log(400)
+        # never oscillates for ever: at the end L stays within an error of where it should be, which may drift
+        assert spread(constants[-40:]) < 2 * problem.error + abs(problem.drift) * math.log(400 / 360)
+        assert abs(math.log(constants[-1]) - log_target) < 2 * problem.error + 0.1
+    elif problem.degenerate == 1 and len(problem.limits) == 1:
+        assert len(set(constants[-40:])) == 1

@@ -11,7 +11,7 @@ from netcal.scaling import TemperatureScaling
 from scipy.optimize import brentq
 
 from lipscale.errors import UserError
-from lipscale.temperature import fit_temperature
+from lipscale.temperature import Temperature, fit_temperature, measure_temperature
 
 
 def problem(n, classes, *, scale=1.0, signal=1.2, seed=0):
@@ -104,3 +104,87 @@ def test_float32_and_integer_labels_of_any_kind_are_taken():
 def test_bad_input_is_named(logits, labels, message):
     with pytest.raises(UserError, match=message):
         fit_temperature(logits, labels)
+
+
+def smoothed_derivative(beta, z, y):
+    """Psi'(beta) with labels that are wrong with probability 1 / (2 (n + 1)), spelled out as soft targets."""
+    n, classes = z.shape
+    wrong = 0.5 / (n + 1)
+    target = torch.full_like(z, wrong / (classes - 1))
+    target[torch.arange(n), y] = 1 - wrong
+    return float(((torch.softmax(beta * z, 1) - target) * z).sum(1).mean())
+
+
+@pytest.mark.parametrize("signal", [0.5, 3.0, 30.0])
+@pytest.mark.parametrize(("n", "classes"), [(5, 2), (40, 3), (300, 10)])
+def test_the_measured_temperature_minimises_the_smoothed_likelihood(n, classes, signal):
+    z, y = problem(n, classes, signal=signal)
+    measure = measure_temperature(z, y)
+    beta = brentq(smoothed_derivative, 1e-9, 1e4, args=(z, y), xtol=1e-300, rtol=1e-14)
+    assert measure.value == pytest.approx(1 / beta, rel=1e-8)
+    p = torch.softmax(beta * z, 1)
+    variance = (p * (beta * z) ** 2).sum(1) - (p * beta * z).sum(1) ** 2
+    assert measure.error == pytest.approx(float(variance.sum()) ** -0.5, rel=1e-6)
+
+
+def test_measuring_scales_with_the_logits_as_fitting_does():
+    z, y = problem(200, 5)
+    once, scaled = measure_temperature(z, y), measure_temperature(z * 1e-3, y)
+    assert scaled.value == pytest.approx(1e-3 * once.value, rel=1e-10)
+    assert scaled.error == pytest.approx(once.error, rel=1e-8)
+
+
+def calibrated(n, *, seed):
+    """Logits and labels that are drawn from their softmax, so that T* = 1."""
+    rng = torch.Generator().manual_seed(seed)
+    z = 3 * torch.randn(n, 5, dtype=torch.float64, generator=rng)
+    return z, torch.multinomial(torch.softmax(z, 1), 1, generator=rng).squeeze(1)
+
+
+@pytest.mark.parametrize("n", [100, 300, 1000])
+def test_the_standard_error_is_the_bootstraps(n):
+    z, y = calibrated(n, seed=0)
+    rng = torch.Generator().manual_seed(0)
+    draws = [torch.randint(n, (n,), generator=rng) for _ in range(300)]
+    logs = torch.tensor([math.log(measure_temperature(z[i], y[i]).value) for i in draws])
+    assert measure_temperature(z, y).error == pytest.approx(float(logs.std()), rel=0.25)
+
+
+def test_the_standard_error_covers_the_truth():
+    """log T* / s is standard normal where T* = 1 is the truth."""
+    scores = []
+    for seed in range(200):
+        measure = measure_temperature(*calibrated(300, seed=seed))
+        scores.append(math.log(measure.value) / measure.error)
+    assert np.mean(np.abs(scores)) == pytest.approx(math.sqrt(2 / math.pi), rel=0.15)
+    assert np.mean(np.abs(scores) < 1.96) >= 0.92
+
+
+def test_a_separable_set_has_a_finite_temperature_that_claims_no_more_than_it_has_seen():
+    for n in (1, 10, 100, 1000):
+        z = torch.zeros(n, 4)
+        z[:, 2] = 7.0
+        measure = measure_temperature(z, torch.full((n,), 2))
+        confidence = torch.softmax(z.double() / measure.value, 1)[:, 2]
+        assert float(confidence.mean()) == pytest.approx(1 - 0.5 / (n + 1), abs=1e-9)
+        assert measure.error > 0.1  # no error was seen: little is known, however many samples there are
+    assert fit_temperature(z, torch.full((n,), 2)) == 0
+
+
+def test_no_better_than_chance_is_said_to_be_unknown():
+    assert measure_temperature(-torch.eye(3) * 5, torch.arange(3)) == Temperature(math.inf, math.inf)
+    assert measure_temperature(torch.ones(3, 4), torch.arange(3)) == Temperature(math.inf, math.inf)
+
+
+def test_how_many_samples_would_do():
+    assert Temperature(1.0, 0.3).samples_for(0.1, measured_on=50) == 450
+    z, y = problem(4000, 10, signal=4.0)
+    few = measure_temperature(z[:500], y[:500])
+    enough = few.samples_for(few.error / 2, measured_on=500)
+    assert measure_temperature(z[:enough], y[:enough]).error == pytest.approx(few.error / 2, rel=0.1)
+
+
+def test_half_an_error_costs_little_where_errors_are_many():
+    z, y = problem(5000, 10, signal=3.0)
+    measure = measure_temperature(z, y)
+    assert abs(math.log(measure.value / fit_temperature(z, y))) < 0.1 * measure.error

@@ -10,8 +10,8 @@ The flow, each stage a module:
     lipschitz    set L, read L
     bounds       the proven bound, composed rule by rule
     losses       offset cross-entropy
-    temperature  T* = argmin NLL(z / T)
-    feedback     L <- L / T*, and the stop
+    temperature  T* = argmin NLL(z / T), and its standard error
+    feedback     L <- L / T* and its steadier default, and their stops
     training     Algorithm 1, both phases; checkpoints
     certificate  margins, radii, certified accuracy and confidence
     audit        attacks on our own certificates
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from lipscale.config import Settings, replace
     from lipscale.errors import DivergedError, UnsoundError, UserError
     from lipscale.export import export_plain
-    from lipscale.feedback import Feedback
+    from lipscale.feedback import PaperFeedback, SteadyFeedback
     from lipscale.lipschitz import get_lipschitz, set_lipschitz
     from lipscale.losses import offset_cross_entropy
     from lipscale.mode import evaluation_mode
     from lipscale.run import Run, load, resume, train
-    from lipscale.temperature import fit_temperature
+    from lipscale.temperature import fit_temperature, measure_temperature
 
 _HOME = {
     "Settings": "config",
@@ -47,7 +47,8 @@ _HOME = {
     "UserError": "errors",
     "DivergedError": "errors",
     "UnsoundError": "errors",
-    "Feedback": "feedback",
+    "PaperFeedback": "feedback",
+    "SteadyFeedback": "feedback",
     "Run": "run",
     "load": "run",
     "resume": "run",
@@ -59,6 +60,7 @@ _HOME = {
     "evaluation_mode": "mode",
     "export_plain": "export",
     "fit_temperature": "temperature",
+    "measure_temperature": "temperature",
     "get_lipschitz": "lipschitz",
     "lipschitz_bound": "bounds",
     "register_rule": "bounds",
@@ -80,7 +82,9 @@ __all__ = [  # noqa: RUF022 (in the order of the flow)
     "register_rule",
     "offset_cross_entropy",
     "fit_temperature",
-    "Feedback",
+    "measure_temperature",
+    "SteadyFeedback",
+    "PaperFeedback",
     "evaluation_mode",
     "Certificate",
     "certified_radius",

@@ -75,7 +75,8 @@ def train(
     """Train a calibrated, certified classifier and write a run folder.
 
     LiST trains under a Lipschitz constant L and, every epoch, moves it by the temperature T* measured on a calibration
-    set, L <- L / T*, until L has settled (Phase I). Then it trains on all data with L frozen (Phase II).
+    set, about L <- L / T*, until T* is 1 (Phase I). Then it trains on all data with L frozen (Phase II). The whole run
+    is planned for --epochs.
 
     Settings come from the defaults, then from SETTINGS.yaml, then from flags:
 

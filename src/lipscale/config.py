@@ -50,19 +50,32 @@ class Settings(BaseModel):
     offset: float = Field(
         0.0, ge=0, allow_inf_nan=False, description="Margin offset xi of the loss; larger is more robust."
     )
-    epochs: int = Field(120, ge=1, description="Most epochs of Phase I (it stops before, once L has settled).")
-    phase2_epochs: int = Field(20, ge=0, description="Epochs of Phase II, on all training data with L frozen.")
+    epochs: int = Field(40, ge=1, description="The budget: the whole run is planned for this many epochs.")
+    phase2_epochs: int | None = Field(
+        None, ge=0, description="Epochs of Phase II, on top of --epochs; left out, it is their last tenth."
+    )
     phase2_start: Literal["continue", "restart"] = Field(
         "continue",
         description="Phase II keeps the optimizer's state, or restarts it from the averaged weights.",
     )
-    window: int = Field(30, ge=2, description="Phase I stops once L's relative range over this many epochs ...")
+    feedback: Literal["steady", "paper"] = Field(
+        "steady", description="How T* moves L: steady knows T*'s error; paper is L <- L / T* to the letter."
+    )
+    window: int = Field(30, ge=2, description="The paper's stop: L's relative range over this many epochs ...")
     tolerance: Positive = Field(0.001, description="... is below this tolerance.")
 
     batch_size: int | None = Field(None, ge=1, description="Samples a step; default 128, or all where there are fewer.")
-    learning_rate: float = Field(1e-3, gt=0, le=100, description="Learning rate of AdamW-ScheduleFree.")
-    weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False, description="Weight decay of AdamW-ScheduleFree.")
-    warmup_steps: int = Field(0, ge=0, description="Steps over which the learning rate rises from zero.")
+    optimizer: Literal["planned", "schedulefree"] = Field(
+        "planned",
+        description="planned: AdamW that ends with the budget; schedulefree: the paper's, until L has settled.",
+    )
+    learning_rate: float | None = Field(
+        None, gt=0, le=100, description="Default 0.2 of a weight's size a step (planned) or 0.001 (schedulefree)."
+    )
+    weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False, description="Weight decay of AdamW.")
+    warmup_steps: int | None = Field(
+        None, ge=0, description="Steps over which the learning rate rises; default 5 % of the plan, or none."
+    )
     centering_batches: int = Field(50, ge=1, description="Training batches that re-estimate the centering means.")
 
     precision: Literal["float32", "bfloat16"] = Field(
@@ -86,6 +99,15 @@ class Settings(BaseModel):
             return tuple(float(Fraction(p)) if isinstance(p, str) else p for p in parts)
         except (TypeError, ValueError, ZeroDivisionError):
             raise ValueError("expected numbers or fractions such as 0.1,36/255") from None
+
+
+def planned_epochs(settings: Settings) -> tuple[int, int]:
+    """The most epochs of Phase I, and those of Phase II: a tenth of the budget where the settings leave it open."""
+    if settings.method != "list":
+        return settings.epochs, 0
+    if settings.phase2_epochs is not None:
+        return settings.epochs, settings.phase2_epochs
+    return settings.epochs - settings.epochs // 10, settings.epochs // 10
 
 
 def replace(settings: Settings, **changes: Any) -> Settings:

@@ -1,8 +1,10 @@
-"""The feedback on L and its stopping rule: pure numbers, no network."""
+"""The feedback on L and its stopping rules: pure numbers, no network."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from lipscale.errors import UserError
 
@@ -10,6 +12,11 @@ from lipscale.errors import UserError
 # and, all together, by at most a factor of 2^6 = 64 over a run, or a bounded step would still run away.
 DEGENERATE_STEP = 2.0
 DEGENERATE_TOTAL = 64.0
+
+# the steady rule's constants: the same for every data set, and none is a setting
+LARGEST_STEP = 2.0  # an untrained network knows next to nothing: L at most doubles or halves in an epoch
+CAUTION, CONFIDENCE = 0.5, 1.1  # the gain falls by one where T* changes sides, and grows by the other where it does not
+FEWEST_EPOCHS = 10  # before that, half of the run is too little to judge by
 
 
 def next_constant(constant: float, temperature: float) -> float:
@@ -26,40 +33,124 @@ def has_settled(constants: Sequence[float], *, window: int = 30, tolerance: floa
     return (max(recent) - min(recent)) / (sum(recent) / window) < tolerance
 
 
+def is_resolved(constants: Sequence[float], error: float) -> bool:
+    """Whether what is left to gain is less than can be measured: the run's second half moved log L by less than s.
+
+    L contracts about as the logarithm of time, so that the next half will move it no more than the last one did. This
+    needs no window: a run twice as long must stand still for twice as long.
+    """
+    if len(constants) < FEWEST_EPOCHS:
+        return False
+    recent = constants[len(constants) // 2 :]
+    return math.log(max(recent) / min(recent)) < error
+
+
 def is_degenerate(temperature: float) -> bool:
     """Whether T* is one of the limits of Assumption 2: 0 (no error to learn from) or inf (no better than chance)."""
     return temperature == 0 or math.isinf(temperature)
 
 
 @dataclass
-class Feedback:
-    """L over the epochs of Phase I: `update` with each epoch's T*, until `settled`."""
+class Feedback(ABC):
+    """L over the epochs of Phase I: `update` with each epoch's T*, until `settled`; `final` is what Phase II keeps."""
 
     constant: float
-    window: int = 30
-    tolerance: float = 0.001
     constants: list[float] = field(default_factory=list)  # L_1, L_2, ...: the constant after each update
     degenerate_drift: float = 1.0  # the factor by which degenerate steps have moved L so far
     steered: bool = False  # whether the last T* could say where to go
+
+    def update(self, temperature: float, error: float = 0.0) -> float:
+        """Move L by this epoch's T* (`error`: the standard error of log T*) and return the new constant."""
+        self.steered = not is_degenerate(temperature)
+        if self.steered:
+            self.constant = self._moved(temperature, error)
+        else:
+            wanted = self.degenerate_drift * (DEGENERATE_STEP if temperature == 0 else 1 / DEGENERATE_STEP)
+            drift = min(max(wanted, 1 / DEGENERATE_TOTAL), DEGENERATE_TOTAL)
+            self.constant *= drift / self.degenerate_drift
+            self.degenerate_drift = drift
+        self.constants.append(self.constant)
+        return self.constant
+
+    @abstractmethod
+    def _moved(self, temperature: float, error: float) -> float:
+        """The next constant, where T* is neither 0 nor inf."""
+
+    @property
+    @abstractmethod
+    def settled(self) -> bool:
+        """Whether L has stopped moving, and not only because its degenerate steps are used up."""
+
+    @property
+    def final(self) -> float:
+        """L*, the constant to freeze."""
+        return self.constant
+
+    def state(self) -> dict[str, Any]:
+        """Plain values, from which the same class goes on."""
+        return asdict(self)
+
+
+@dataclass
+class PaperFeedback(Feedback):
+    """The paper's rule and stop to the letter: L <- L / T*, until L has moved by less than epsilon over W epochs."""
+
+    window: int = 30
+    tolerance: float = 0.001
 
     def __post_init__(self) -> None:
         if self.window < 2:
             raise UserError(f"expected window >= 2, got {self.window}")
 
-    def update(self, temperature: float) -> float:
-        """Move L by this epoch's T* and return the new constant."""
-        self.steered = not is_degenerate(temperature)
-        if not self.steered:
-            wanted = self.degenerate_drift * (DEGENERATE_STEP if temperature == 0 else 1 / DEGENERATE_STEP)
-            drift = min(max(wanted, 1 / DEGENERATE_TOTAL), DEGENERATE_TOTAL)
-            self.constant *= drift / self.degenerate_drift
-            self.degenerate_drift = drift
-        else:
-            self.constant = next_constant(self.constant, temperature)
-        self.constants.append(self.constant)
-        return self.constant
+    def _moved(self, temperature: float, error: float) -> float:
+        return next_constant(self.constant, temperature)
 
     @property
     def settled(self) -> bool:
-        """Whether L has stopped moving, and not only because its degenerate steps are used up."""
+        """The stop of Sec. 4.3."""
         return self.steered and has_settled(self.constants, window=self.window, tolerance=self.tolerance)
+
+
+@dataclass
+class SteadyFeedback(Feedback):
+    """A feedback that knows its own error: log L <- log L - g log T*, with a gain g that listens to T*.
+
+    While T* stays on one side of 1 the signal is consistent, and g grows up to 1, the paper's rule. Where it changes
+    sides L is about right, or answers late, and the rest is noise: g is halved (Kesten's rule, with Rprop's recovery),
+    down to 1 / e after e epochs, which is plain averaging.
+    A step is bounded, so that an untrained network, which always looks under-confident, cannot throw L far above L*.
+    It has settled once the second half of the run moved L by less than the calibration set can resolve. L* is then not
+    the last L but the mean of what the last epochs asked for, which is what a single noisy epoch cannot spoil.
+    """
+
+    gain: float = 1.0
+    side: float = 0.0  # the sign of the last log T*
+    asked: list[float] = field(default_factory=list)  # log (L / T*), the constant that each epoch asked for
+    error: float = 0.0  # the standard error of the last log T*
+
+    def _moved(self, temperature: float, error: float) -> float:
+        wanted = -math.log(temperature)
+        side = math.copysign(1.0, wanted) if wanted else 0.0
+        self.asked.append(math.log(self.constant) + wanted)
+        self.gain = self.gain * CAUTION if side * self.side < 0 else self.gain * CONFIDENCE
+        # never less than plain averaging would take, or much noise would leave L where it happens to be
+        self.gain = min(1.0, max(self.gain, 1 / len(self.asked)))
+        self.side, self.error = side or self.side, error
+        most = math.log(LARGEST_STEP)
+        return self.constant * math.exp(min(max(self.gain * wanted, -most), most))
+
+    @property
+    def settled(self) -> bool:
+        """Whether the movement that is left lies below the calibration set's resolution."""
+        return self.steered and is_resolved(self.constants, self.error)
+
+    @property
+    def final(self) -> float:
+        """The geometric mean of what the last tenth of the epochs asked for; after a tiny budget, the last request.
+
+        It is not bounded as a step is: no training at this L is to follow but Phase II's, and all of it may be needed.
+        """
+        if not self.steered:
+            return self.constant
+        recent = self.asked[-max(1, len(self.asked) // 10) :]
+        return math.exp(sum(recent) / len(recent))

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from lipscale.config import Settings
+from lipscale.config import Settings, planned_epochs
 from lipscale.training import Epoch
 
 
@@ -18,8 +18,8 @@ class TrainingProgress:
 
     def __init__(self, settings: Settings, *, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True)
-        phase2 = settings.phase2_epochs if settings.method == "list" else 0
-        self.settings, self.total = settings, settings.epochs + phase2
+        self.phase1, phase2 = planned_epochs(settings)
+        self.total = self.phase1 + phase2
         self.start, self.seen = time.perf_counter(), 0
         self.bar: Progress | None = None
         if self.console.is_terminal:
@@ -46,7 +46,7 @@ class TrainingProgress:
     def __call__(self, epoch: Epoch) -> None:
         """Report a finished epoch."""
         self.seen += 1
-        done = epoch.epoch if epoch.phase == 1 else self.settings.epochs + epoch.epoch
+        done = epoch.epoch if epoch.phase == 1 else self.phase1 + epoch.epoch
         pace = (time.perf_counter() - self.start) / self.seen
         status = describe(epoch, remaining=pace * (self.total - done))
         if self.bar:

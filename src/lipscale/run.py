@@ -40,6 +40,7 @@ from lipscale.training.checkpoint import (
     save_training,
     write_atomically,
 )
+from lipscale.training.optimizer import DEFAULT_LEARNING_RATE
 
 SETTINGS, DATA, HISTORY = "settings.yaml", "data.json", "history.jsonl"
 CHECKPOINT, MODEL, PREDICTIONS = "checkpoint.safetensors", "model.safetensors", "predictions.safetensors"
@@ -245,6 +246,8 @@ def _resolve(settings: Settings, dataset: Dataset, preprocessing: Preprocessing)
     if settings.batch_size is None:
         held_out = round(settings.calibration_fraction * len(dataset.train)) if settings.method == "list" else 0
         changes["batch_size"] = max(1, min(DEFAULT_BATCH_SIZE, len(dataset.train) - held_out))
+    if settings.learning_rate is None:
+        changes["learning_rate"] = DEFAULT_LEARNING_RATE[settings.optimizer]
     if settings.width is None:
         changes["width"] = DEFAULT_WIDTH[changes.get("model", settings.model)]
     if settings.augmentation == "auto":

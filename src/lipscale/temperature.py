@@ -1,6 +1,7 @@
-"""The optimal temperature, T* = argmin_T NLL(z / T)."""
+"""The optimal temperature, T* = argmin_T NLL(z / T), and how well a calibration set knows it."""
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -8,6 +9,18 @@ from torch import Tensor
 from lipscale.errors import UserError
 
 BLOCK = 4096
+
+
+@dataclass(frozen=True)
+class Temperature:
+    """A measured T* and the standard error of log T*; (inf, inf) where the logits are no better than chance."""
+
+    value: float
+    error: float
+
+    def samples_for(self, error: float, *, measured_on: int) -> int:
+        """How many calibration samples would bring the standard error down to this: s falls as 1 / sqrt(n)."""
+        return math.ceil(measured_on * (self.error / error) ** 2)
 
 
 @torch.no_grad()
@@ -19,20 +32,46 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     misclassified, inf where the logits are no better than chance.
     """
     z, size = _relative_to_the_truth(logits, labels)  # (C, N), in units of the largest |z_c - z_y|
-    if size == 0 or float(z.mean()) >= 0:  # Psi'(0) >= 0: no beta > 0 helps (conditions ii and iii)
-        return math.inf
+    return _over(size, _minimiser(z, start=size, missed=0.0)[0])
+
+
+@torch.no_grad()
+def measure_temperature(logits: Tensor, labels: Tensor) -> Temperature:
+    """T* with half an error more than was seen, and the standard error of log T*.
+
+    A calibration set is finite, so that it shows no error (or one too few) proves little. As in Platt's scaling, the
+    labels are smoothed: each is wrong with probability 1 / (2 (n + 1)), evenly over the other classes, the estimate
+    of Krichevsky and Trofimov for an event that n trials did not show. Psi stays strictly convex, and its minimiser is
+    finite on separable sets too. The error is the curvature's, 1 / sqrt(sum_i Var_p[beta z_i]).
+    """
+    z, size = _relative_to_the_truth(logits, labels)
+    samples = z.shape[1]
+    beta, variance = _minimiser(z, start=size, missed=0.5 / (samples + 1))
+    return Temperature(_over(size, beta), _over(1.0, beta * math.sqrt(samples * variance)))
+
+
+def _minimiser(z: Tensor, *, start: float, missed: float) -> tuple[float, float]:
+    """The root beta of Psi'(beta) - missed * mean_{i, c != y} z_c, or its limits 0 and inf; and Psi'' there.
+
+    z (C, N) is relative to the truth, and is overwritten.
+    """
+    classes, samples = z.shape
+    pull = missed * float(z.sum()) / (samples * max(classes - 1, 1))
+    if start == 0 or float(z.mean()) - pull >= 0:  # the slope at 0: no beta > 0 helps (conditions ii and iii)
+        return 0.0, 0.0
     top = z.amax(0)  # (N,)
-    if float(top.max()) <= 0:  # no class beats the true one anywhere: Psi falls for ever (condition i)
-        return 0.0
+    if pull >= 0 and float(top.max()) <= 0:  # no class beats the true one anywhere: Psi falls for ever (condition i)
+        return math.inf, 0.0
 
     z -= top  # exp(beta z) is now safe for every beta, and sums to 1 at least
-    low, high, beta, stride = 0.0, math.inf, size, math.inf  # from T = 1, where a feedback loop is at rest
+    low, high, beta, stride = 0.0, math.inf, start, math.inf  # from T = 1, where a feedback loop is at rest
     while True:
         slope, curvature = _slope(z, top, beta)
+        slope -= pull
         low, high = (beta, high) if slope < 0 else (low, beta)
         newton = beta - slope / curvature if curvature > 0 else math.inf
         if abs(newton - beta) <= 1e-10 * beta:
-            return size / newton  # convergence is quadratic: what is left of such an error is rounding
+            return newton, curvature  # convergence is quadratic: what is left of such an error is rounding
         # a Newton step must stay in the bracket and halve the step before; else the bracket is halved, or opened
         if low < newton < min(high, 10 * beta) and abs(newton - beta) < stride / 2:
             target = newton
@@ -40,9 +79,13 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
             target = 10 * beta if high == math.inf else (low + high) / 2
         stride, beta = abs(target - beta), target
         if beta == math.inf:
-            return 0.0  # the only errors are smaller than float64 can tell from a tie
+            return math.inf, 0.0  # the only errors are smaller than float64 can tell from a tie
         if not low < beta < high:  # neighbouring numbers
-            return size / beta
+            return beta, curvature
+
+
+def _over(numerator: float, denominator: float) -> float:
+    return numerator / denominator if denominator > 0 else math.inf
 
 
 def _relative_to_the_truth(logits: Tensor, labels: Tensor) -> tuple[Tensor, float]:

@@ -39,6 +39,8 @@ def _paper(**changes: object) -> Settings:
         "lipschitz": 1.0,
         "offset": 0.0,
         "epochs": 5000,  # a limit only: the stop fires before
+        "feedback": "paper",
+        "optimizer": "schedulefree",
         "window": 30,
         "tolerance": 0.001,
         "phase2_epochs": 100,

@@ -5,28 +5,37 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import torch
-from schedulefree import AdamWScheduleFree
 from torch import Tensor, nn
 
 from lipscale import world
-from lipscale.config import Settings
+from lipscale.config import Settings, planned_epochs
 from lipscale.data import Samples, as_input
 from lipscale.data.batches import epoch_batches
 from lipscale.errors import DivergedError
-from lipscale.feedback import DEGENERATE_STEP, DEGENERATE_TOTAL, Feedback, is_degenerate
+from lipscale.feedback import (
+    DEGENERATE_STEP,
+    DEGENERATE_TOTAL,
+    Feedback,
+    PaperFeedback,
+    SteadyFeedback,
+    is_degenerate,
+)
 from lipscale.lipschitz import get_lipschitz, set_lipschitz
 from lipscale.losses import offset_cross_entropy
 from lipscale.mode import evaluation_mode, predict_logits
-from lipscale.temperature import fit_temperature
+from lipscale.temperature import Temperature, fit_temperature, measure_temperature
+from lipscale.training.optimizer import WARM_UP, PlannedAdamW, new_optimizer, planned_share
 
 log = logging.getLogger("lipscale")
 
 DEFAULT_BATCH_SIZE = 128
+# of log T*: what a calibration set should reach, and where it is too small to steer by
+GOOD_ERROR, POOR_ERROR = 0.1, 0.25
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,7 @@ class Epoch:
     train_accuracy: float  # of the network as it trained
     lipschitz: float  # L after the epoch's update
     temperature: float | None  # T* that moved it; none where there is no feedback
+    temperature_error: float | None  # the standard error of log T*
     calibration_accuracy: float | None
     seconds: float
 
@@ -62,7 +72,8 @@ class ListTraining:
         self.net, self.train, self.calibration, self.settings = net, train, calibration, settings
         self.augmentation, self.on_epoch = augmentation, on_epoch
         self._compiled = torch.compile(net) if settings.compile else net
-        self.optimizer = self._new_optimizer()
+        self.optimizer = new_optimizer(net, settings)
+        self.most_epochs, self.finishing_epochs = planned_epochs(settings)
         self.phase1_epochs = self.phase2_epochs = 0
         self.seconds = 0.0
         self._named: set[float] = set()
@@ -70,7 +81,7 @@ class ListTraining:
         # without a calibration set there is nothing to steer by: the same loop, at a fixed L
         self.feedback: Feedback | None = None
         if calibration is not None:
-            self.feedback = Feedback(settings.lipschitz, settings.window, settings.tolerance)
+            self.feedback = self._new_feedback()
 
     def run(self) -> None:
         """Both phases, from wherever the state stands; the network ends in evaluation mode, ready to ship."""
@@ -79,24 +90,38 @@ class ListTraining:
             self.phase_two(self.train.join(self.calibration))
 
     def phase_one(self) -> None:
-        """Dynamic search: train an epoch under L, measure T* on the calibration set, project onto L / T*."""
-        while self.phase1_epochs < self.settings.epochs and not (self.feedback and self.feedback.settled):
+        """Dynamic search: train an epoch under L, measure T* on the calibration set, project onto the next L."""
+        while not self._is_over(self.phase1_epochs):
             with self._epoch(self.train, phase=1, number=self.phase1_epochs + 1) as measured:
                 self.phase1_epochs += 1
                 if self.calibration is not None and self.feedback is not None:
                     logits, labels = predict_logits(self.net, self.calibration), self.calibration.labels
-                    measured["temperature"] = temperature = fit_temperature(logits, labels)
+                    measure = measure_temperature(logits, labels)
+                    # the paper's T* is the plain minimiser; the error belongs to it just as well
+                    value = fit_temperature(logits, labels) if self.settings.feedback == "paper" else measure.value
+                    measured["temperature"], measured["temperature_error"] = value, measure.error
                     measured["calibration_accuracy"] = float((logits.argmax(1) == labels).float().mean())
-                    self._name_degeneracy(temperature)
-                    set_lipschitz(self.net, self.feedback.update(temperature))
+                    self._name_degeneracy(value)
+                    constant = self.feedback.update(value, measure.error)
+                    if self._is_over(self.phase1_epochs):
+                        self._name_poor_resolution(measure)
+                        constant = self.feedback.final
+                    set_lipschitz(self.net, constant)
 
     def phase_two(self, total: Samples) -> None:
         """Data re-integration: fine-tune on D_train and D_cal together, with L frozen at L*."""
         if self.phase2_epochs == 0 and self.settings.phase2_start == "restart":
-            self.optimizer = self._new_optimizer()
-        while self.phase2_epochs < self.settings.phase2_epochs:
+            self.optimizer = new_optimizer(self.net, self.settings)
+        while self.phase2_epochs < self.finishing_epochs:
             with self._epoch(total, phase=2, number=self.phase2_epochs + 1):
                 self.phase2_epochs += 1
+
+    def _is_over(self, epochs: int) -> bool:
+        """Whether Phase I ends after so many epochs: with its budget, or before, once L has settled."""
+        # the steady rule carries a plan out whole: the learning rate has to come down before L is what it will be
+        carried_out = self.settings.optimizer == "planned" and self.settings.feedback == "steady"
+        stopped = self.feedback is not None and self.feedback.settled and not carried_out
+        return stopped or epochs >= self.most_epochs
 
     @contextmanager
     def _epoch(self, samples: Samples, *, phase: int, number: int) -> Iterator[dict[str, float]]:
@@ -104,7 +129,10 @@ class ListTraining:
         start = time.perf_counter()
         self.net.train()
         self.optimizer.train()
-        loss, train_accuracy = self._optimise(self._batches(samples, "train", phase, number))
+        batches = self._batches(samples, "train", phase, number)
+        if isinstance(self.optimizer, PlannedAdamW):
+            batches = self._on_plan(batches, self.optimizer, samples, phase, number)
+        loss, train_accuracy = self._optimise(batches)
         if not math.isfinite(loss):
             raise DivergedError(f"the loss became {loss} in epoch {number} of Phase {'I' * phase}")
         # means are estimated on inputs as they will come, without augmentation
@@ -128,6 +156,7 @@ class ListTraining:
                     train_accuracy=train_accuracy,
                     lipschitz=get_lipschitz(self.net),
                     temperature=measured.get("temperature"),
+                    temperature_error=measured.get("temperature_error"),
                     calibration_accuracy=measured.get("calibration_accuracy"),
                     seconds=seconds,
                 )
@@ -158,6 +187,28 @@ class ListTraining:
         with torch.autocast(inputs.device.type, torch.bfloat16, enabled=reduced):
             return self._compiled(inputs).float()
 
+    def _on_plan(
+        self,
+        batches: Iterator[tuple[Tensor, Tensor]],
+        optimizer: PlannedAdamW,
+        samples: Samples,
+        phase: int,
+        number: int,
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """The batches, each after the learning rate was set for it: one line down to zero over both phases."""
+        steps = math.ceil(len(samples) / self._batch_size)
+        total = self.most_epochs + self.finishing_epochs
+        warm_up = WARM_UP * total if self.settings.warmup_steps is None else self.settings.warmup_steps / steps
+        for step, batch in enumerate(batches):
+            done = number - 1 + (step + 0.5) / steps  # the middle of the step: neither the first nor the last is idle
+            if phase == 1:
+                share = planned_share(done, total, warm_up=warm_up)
+            else:  # from where Phase I left it, also where that ended early
+                start = planned_share(self.phase1_epochs, total, warm_up=0.0)
+                share = start * planned_share(done, self.finishing_epochs, warm_up=0.0)
+            optimizer.set_share(share)
+            yield batch
+
     def _name_degeneracy(self, temperature: float) -> None:
         """Say once in words that T* cannot steer L (Assumption 2), and what happens instead."""
         if not is_degenerate(temperature) or temperature in self._named:
@@ -174,25 +225,36 @@ class ListTraining:
             f"of {DEGENERATE_STEP:g} an epoch and {DEGENERATE_TOTAL:g} in all; a larger calibration set would steer it."
         )
 
+    def _name_poor_resolution(self, measure: Temperature) -> None:
+        """Say that the calibration set is too small to steer by, and how many samples would do."""
+        size = len(self.calibration or ())
+        if POOR_ERROR < measure.error < math.inf:
+            log.warning(
+                f"{size} calibration samples know T* to a factor of {math.exp(measure.error):.2f} only (one standard "
+                f"error), and L with it; about {measure.samples_for(GOOD_ERROR, measured_on=size)} would know it to "
+                f"{GOOD_ERROR:.0%}: use more data or a larger --calibration-fraction"
+            )
+
     def _batches(
         self, samples: Samples, purpose: str, phase: int, number: int, *, augmentation: str | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
         return epoch_batches(
             samples,
-            self.settings.batch_size or DEFAULT_BATCH_SIZE,
+            self._batch_size,
             augmentation=self.augmentation if augmentation is None else augmentation,
             seed=self.settings.seed,
             stream=(purpose, phase, number),
         )
 
-    def _new_optimizer(self) -> Any:
-        trainable = [p for p in self.net.parameters() if p.requires_grad]
-        return AdamWScheduleFree(
-            trainable,
-            lr=self.settings.learning_rate,
-            weight_decay=self.settings.weight_decay,
-            warmup_steps=self.settings.warmup_steps,
-        )
+    @property
+    def _batch_size(self) -> int:
+        return self.settings.batch_size or DEFAULT_BATCH_SIZE
+
+    def _new_feedback(self, **state: Any) -> Feedback:
+        if self.settings.feedback == "steady":
+            return SteadyFeedback(**{"constant": self.settings.lipschitz, **state})
+        stop = {"window": self.settings.window, "tolerance": self.settings.tolerance}
+        return PaperFeedback(**{"constant": self.settings.lipschitz, **stop, **state})
 
     def state(self) -> dict[str, Any]:
         """The plain values of the state; tensors are the network's and the optimizer's own."""
@@ -200,11 +262,11 @@ class ListTraining:
             "phase1_epochs": self.phase1_epochs,
             "phase2_epochs": self.phase2_epochs,
             "seconds": self.seconds,
-            "feedback": asdict(self.feedback) if self.feedback else None,
+            "feedback": self.feedback.state() if self.feedback else None,
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Continue from a saved state; the tensors are loaded separately."""
         self.phase1_epochs, self.phase2_epochs = state["phase1_epochs"], state["phase2_epochs"]
         self.seconds = state["seconds"]
-        self.feedback = Feedback(**state["feedback"]) if state["feedback"] else None
+        self.feedback = self._new_feedback(**state["feedback"]) if state["feedback"] else None

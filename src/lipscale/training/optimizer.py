@@ -1,0 +1,66 @@
+"""The optimizers: AdamW on a plan for a given number of epochs, and the paper's AdamW-ScheduleFree."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from schedulefree import AdamWScheduleFree
+from torch import nn
+
+from lipscale.config import Settings
+
+# relative to the size of a weight for the plan, absolute for ScheduleFree
+DEFAULT_LEARNING_RATE = {"planned": 0.2, "schedulefree": 1e-3}
+WARM_UP = 0.05  # of the plan
+# biases start at zero and have no size to be relative to
+BIAS_SIZE = 0.1
+
+
+class PlannedAdamW(torch.optim.AdamW):
+    """AdamW whose steps are relative to the size of each weight, at a share of the learning rate that a plan sets.
+
+    An orthogonal layer sees only the direction of its weight, so what counts is how far a step turns it: the learning
+    rate of each weight is multiplied by its root mean square at the start. One value then serves all widths.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], *, learning_rate: float, weight_decay: float) -> None:
+        groups: list[dict[str, Any]] = [
+            {
+                "params": [p],
+                "rate": learning_rate * (_size(p) if p.ndim > 1 else BIAS_SIZE),
+                "train_mode": False,  # it has no second set of weights, in the words of ScheduleFree
+            }
+            for p in parameters
+        ]
+        super().__init__(groups, weight_decay=weight_decay)
+
+    def set_share(self, share: float) -> None:
+        """Step with this share of the learning rate from now on."""
+        for group in self.param_groups:
+            group["lr"] = group["rate"] * share
+
+    def train(self) -> None:
+        """Nothing to do: the weights that train are those that are measured."""
+
+    def eval(self) -> None:
+        """Nothing to do, likewise."""
+
+
+def planned_share(done: float, total: float, *, warm_up: float) -> float:
+    """The share of the learning rate after `done` of `total` epochs: it rises over the warm-up, falls linearly to 0."""
+    return min(1.0, done / warm_up if warm_up else 1.0) * max(0.0, 1 - done / total)
+
+
+def new_optimizer(net: nn.Module, settings: Settings) -> Any:
+    """The optimizer that the settings name, for the network's trainable parameters."""
+    trainable = [p for p in net.parameters() if p.requires_grad]
+    rate = settings.learning_rate or DEFAULT_LEARNING_RATE[settings.optimizer]
+    if settings.optimizer == "planned":
+        return PlannedAdamW(trainable, learning_rate=rate, weight_decay=settings.weight_decay)
+    return AdamWScheduleFree(
+        trainable, lr=rate, weight_decay=settings.weight_decay, warmup_steps=settings.warmup_steps or 0
+    )
+
+
+def _size(parameter: nn.Parameter) -> float:
+    return float(parameter.detach().square().mean().sqrt()) or BIAS_SIZE
