@@ -6,8 +6,8 @@ from typing import Any
 from torch import nn
 
 from lipscale import metrics
-from lipscale.certificate import Certificate, certified_accuracy
-from lipscale.data import Samples, as_input
+from lipscale.certificate import ROUNDING_SAMPLES, Certificate, certified_accuracy
+from lipscale.data import Samples
 from lipscale.lipschitz import get_lipschitz
 from lipscale.mode import evaluation_mode, predict_logits
 from lipscale.temperature import fit_temperature
@@ -17,7 +17,7 @@ def evaluate(net: nn.Module, samples: Samples, *, epsilons: Sequence[float]) -> 
     """Accuracy, calibration and certified accuracy of a network on labelled samples."""
     with evaluation_mode(net):
         logits, labels = predict_logits(net, samples), samples.labels
-        certificate = Certificate.of(net, as_input(samples.inputs))
+        certificate = Certificate.of(net, samples.largest(ROUNDING_SAMPLES))
     return {
         "accuracy": metrics.accuracy(logits, labels),
         "nll": metrics.nll(logits, labels),
