@@ -297,6 +297,43 @@ def list_data(
     Console().print(table)
 
 
+@data_app.command("get")
+def get_data(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name from `lipscale data list`.")],
+    data_dir: Annotated[Path | None, typer.Option(help="Where to put it; default ~/.local/share/lipscale.")] = None,
+    mirror: Annotated[
+        str | None, typer.Option(metavar="URL", help="Another address to get the same files from.")
+    ] = None,
+) -> None:
+    """Download a public data set, check it and unpack it; a broken download goes on where it broke off."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    from lipscale.data import OWN_FOLDER, READERS, find_folder
+    from lipscale.data.download import DOWNLOADS, get
+
+    if name not in DOWNLOADS:
+        raise UserError(f"unknown data set {name!r}; to be had: {', '.join(DOWNLOADS)}")
+    target = data_dir or Path(OWN_FOLDER).expanduser()
+    if found := find_folder(name, target):
+        typer.echo(f"{name} is in {found} already.")
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        tasks: dict[str, Any] = {}
+
+        def progress(file: str, done: int, total: int | None) -> None:
+            if file not in tasks:
+                tasks[file] = bars.add_task(file)
+            bars.update(tasks[file], completed=done, total=total)
+
+        folder = get(DOWNLOADS[name], target, progress=progress, mirror=mirror)
+    if find_folder(name, target) is None:
+        raise UserError(f"{folder} lacks files of {name}; expected {READERS[name].layouts[0][1]}")
+    how = "" if data_dir is None else f" --data-dir {data_dir}"
+    typer.echo(f"{name} is in {folder}. Train on it with: lipscale train --data {name}{how}")
+
+
 app.command()(with_settings_as_flags(train))
 app.registered_commands.insert(0, app.registered_commands.pop())  # what people come for is listed first
 
