@@ -80,7 +80,13 @@ def python2_pickle(batch):
             return b"](" + b"".join(map(item, value)) + b"e"
         rows, columns = value.shape
         shape = b"J" + struct.pack("<i", rows) + b"J" + struct.pack("<i", columns) + b"\x86"
-        dtype = b"cnumpy\ndtype\n" + text("u1") + b"K\0K\1\x87R(K\3" + text("|") + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\0tb"
+        dtype = (
+            b"cnumpy\ndtype\n"
+            + text("u1")
+            + b"K\0K\1\x87R(K\3"
+            + text("|")
+            + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\0tb"
+        )
         empty = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\0\x85" + text("b") + b"\x87R"
         content = b"T" + struct.pack("<i", value.size) + value.tobytes()
         return empty + b"(K\1" + shape + dtype + b"\x89" + content + b"tb"

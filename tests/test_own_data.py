@@ -75,7 +75,7 @@ class TestTables:
             "gaps": pa.array([None if i == 3 else i / 7 for i in range(n)], pa.float32()),
             "yes": pa.array([i % 2 == 0 for i in range(n)]),
             "code": pa.array([str(i % 3) for i in range(n)]).dictionary_encode(),
-            "when": pa.array([i for i in range(n)], pa.timestamp("s")),
+            "when": pa.array(list(range(n)), pa.timestamp("s")),
             "y": pa.array([i % 2 for i in range(n)], pa.int64()),
         }
         pq.write_table(pa.table(columns), tmp_path / "t.parquet")
@@ -220,7 +220,9 @@ class TestPictures:
         stored = load_dataset(str(tmp_path / "set"))
         assert isinstance(stored.train.inputs, Stored)
         two = lipscale.train(lipscale.replace(settings, out=tmp_path / "b"))
-        assert (tmp_path / "a" / "model.safetensors").read_bytes() == (tmp_path / "b" / "model.safetensors").read_bytes()
+        assert (tmp_path / "a" / "model.safetensors").read_bytes() == (
+            tmp_path / "b" / "model.safetensors"
+        ).read_bytes()
         assert {**one.metrics, "seconds": 0} == {**two.metrics, "seconds": 0}
         assert os.listdir(tmp_path / "cache") == []  # nothing stays behind, whatever happens
 

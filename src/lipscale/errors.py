@@ -4,6 +4,10 @@
 class UserError(ValueError):
     """Something the user gave is wrong; the message names it and the way out."""
 
+    def __init__(self, message: str) -> None:
+        # names come from files: a line break or a terminal's control codes in one must not reach the screen
+        super().__init__("".join(c if c.isprintable() else " " for c in message))
+
 
 class UnwritableError(UserError):
     """A file could not be written: a full disk, a folder that may not be written to."""

@@ -367,7 +367,10 @@ def _stored_settings(folder: Path) -> Settings:
     if not (folder / SETTINGS).is_file():
         raise UserError(f"{folder} is no run folder: it has no {SETTINGS}")
     values, place = read_settings(folder / SETTINGS)
-    return make_settings(values, place=place)
+    settings = make_settings(values, place=place)
+    if settings.model == "auto" or settings.width is None or settings.batch_size is None:
+        raise UserError(f"{folder / SETTINGS} is damaged: model, width or batch_size is missing")
+    return settings
 
 
 def _stored_data(folder: Path) -> tuple[tuple[str, ...], Preprocessing, dict[str, str]]:

@@ -1,7 +1,6 @@
 """A user's own arrays: an .npz file with x and y, and optionally x_test, y_test and classes."""
 
 import zipfile
-import zlib
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,6 @@ from lipscale.data.memory import require_memory
 from lipscale.errors import UserError
 
 KEYS = ("x", "y", "x_test", "y_test", "classes")
-# what a damaged file raises, from the archive's directory to the header of an array
-DAMAGED = (
-    *(OSError, ValueError, KeyError, TypeError, EOFError, SyntaxError, NotImplementedError, RuntimeError),
-    *(zipfile.BadZipFile, zlib.error, MemoryError, OverflowError, AttributeError),
-)
 
 
 def read(path: Path, *, test: Path | None = None, test_fraction: float = 0.2) -> Dataset:
@@ -72,7 +66,7 @@ def load_arrays(path: Path, keys: tuple[str, ...]) -> dict[str, np.ndarray]:
         return arrays
     except UserError:
         raise
-    except DAMAGED as error:
+    except Exception as error:  # from the archive's directory to an array's header, damage raises a dozen kinds
         raise UserError(f"{path} is no .npz file of plain arrays (such as np.savez writes)") from error
 
 
@@ -83,7 +77,7 @@ def load_array(path: Path) -> np.ndarray:
             return _array(file, str(path))
     except UserError:
         raise
-    except DAMAGED as error:
+    except Exception as error:
         raise UserError(f"{path} is no file with a plain array (such as np.save writes)") from error
 
 

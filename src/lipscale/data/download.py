@@ -171,12 +171,12 @@ def fetch(file: File, places: tuple[str, ...], folder: Path, progress: Progress)
                 raise
             reason = f"{url}: {getattr(error, 'reason', None) or error or type(error).__name__}"
             continue
+        found = _sha256(part)
+        if found == file.sha256:  # whatever the server said about its length
+            return part
         if not whole:
             reason = f"{url}: the connection broke off"
             continue
-        found = _sha256(part)
-        if found == file.sha256:
-            return part
         part.unlink()
         reason = f"{url}: these are not the official bytes (SHA-256 {found[:12]}..., expected {file.sha256[:12]}...)"
         if not inherited:  # a wrong beginning from an earlier day deserves a second chance; wrong bytes do not

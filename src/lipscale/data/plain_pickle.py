@@ -51,6 +51,8 @@ def read_plain_pickle(path: Path) -> dict[str, Any]:
         if path.stat().st_size > MOST_BYTES:
             raise UserError(f"{path} is larger than {MOST_BYTES >> 20} MB; no batch of CIFAR is")
         result = _Machine().run(path.read_bytes())
+    except UserError:
+        raise
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     except _Refused as refused:
