@@ -106,6 +106,12 @@ class TestTables:
         assert found.classes == tuple(map(str, range(11)))
         assert found.columns[0].categories == ("0", "1", "2", "3", "4", "none of these")
 
+    def test_numbers_can_be_categories_by_request_and_alone(self, tmp_path):
+        rows = [[str(i % 30), str(i % 2)] for i in range(90)]
+        ready, done = prepare(load_csv(write_csv(tmp_path / "t.csv", rows, header=("code", "y")), categories=("code",)))
+        assert done.columns[0].categories == tuple(map(str, range(30)))
+        torch.testing.assert_close(ready.train.inputs.norm(dim=1), torch.full((72,), 0.5**0.5))
+
     def test_quotes_blank_lines_and_a_byte_order_mark(self, tmp_path):
         lines = ['\ufeff"a, b",y', *(f'{i}.5,"x\ny {i % 2}"' for i in range(20)), "", "  "]
         (tmp_path / "t.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")

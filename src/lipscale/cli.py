@@ -130,21 +130,22 @@ def _watch(folder: Path | None, settings: Settings | None) -> None:
     from lipscale.progress import TrainingProgress
     from lipscale.run import resume, train
     from lipscale.show import print_metrics
-    from lipscale.stopping import polite_stop
+    from lipscale.stopping import StopRequest, polite_stop
     from lipscale.training import Epoch
 
     shown: dict[str, Any] = {}
+    stop = StopRequest()
     with ExitStack() as stack:
 
         def on_start(run_folder: Path, resolved: Settings) -> None:
             shown["folder"] = run_folder
             typer.echo(f"Run folder: {run_folder}", err=True)
             shown["progress"] = stack.enter_context(TrainingProgress(resolved))
+            stack.enter_context(polite_stop(stop, lambda line: typer.echo(line, err=True)))
 
         def on_epoch(epoch: Epoch) -> None:
             shown["progress"](epoch)
 
-        stop = stack.enter_context(polite_stop(lambda line: typer.echo(line, err=True)))
         try:
             if settings is not None:
                 run = train(settings, on_start=on_start, on_epoch=on_epoch, should_stop=stop)

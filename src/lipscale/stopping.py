@@ -25,9 +25,8 @@ class StopRequest:
 
 
 @contextmanager
-def polite_stop(say: Callable[[str], None]) -> Iterator[StopRequest]:
+def polite_stop(request: StopRequest, say: Callable[[str], None]) -> Iterator[None]:
     """Within, the first signal only sets the request, for a training to finish its batch and save."""
-    request = StopRequest()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         request.signal = number
@@ -37,7 +36,7 @@ def polite_stop(say: Callable[[str], None]) -> Iterator[StopRequest]:
 
     before = {name: signal.signal(name, on_signal) for name in NAMES}
     try:
-        yield request
+        yield
     finally:
         for name in NAMES:
             signal.signal(name, before[name])

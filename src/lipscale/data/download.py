@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -144,9 +145,13 @@ def _get(download: Download, target: Path, places: tuple[str, ...], progress: Pr
         archive.unlink()
         return folder
     folder.mkdir(exist_ok=True)
-    for file in download.files:
-        if not (folder / file.name).exists():
-            os.replace(fetch(file, places, folder, progress), folder / file.name)
+    try:
+        for file in download.files:
+            if not (folder / file.name).exists():
+                os.replace(fetch(file, places, folder, progress), folder / file.name)
+    finally:
+        with suppress(OSError):
+            folder.rmdir()  # where not a byte has come
     return folder
 
 

@@ -86,10 +86,12 @@ def read_table(
     """
     label_at = None if label is None else source.position(label, "the label")
     chosen = _known_columns(source, columns) if columns else _own_columns(source, label, drop)
-    texts = {source.position(name, "a category") for name in categories}
-    texts |= {i for i, column in zip(chosen, columns, strict=True) if column.categories} if columns else set()
+    forced = {source.position(name, "a category") for name in categories}
+    texts = set(forced)
+    if columns:
+        texts |= {i for i, column in zip(chosen, columns, strict=True) if column.categories}
     while True:
-        builder = _Builder(source, chosen, label_at, texts, columns, classes, forced=bool(categories))
+        builder = _Builder(source, chosen, label_at, texts, columns, classes, forced)
         try:
             return builder.read()
         except _NotNumbers as found:  # start again: what came before as numbers is wanted as text
@@ -120,7 +122,7 @@ class _Builder:
     texts: set[int]
     columns: tuple[Column, ...]
     classes: tuple[str, ...]
-    forced: bool
+    forced: Set[int]  # categories by the user's word
     codes: dict[int, dict[str, int]] = field(default_factory=dict)  # of each text column: text -> code
     first_seen: dict[int, dict[str, int]] = field(default_factory=dict)  # ... and where it first stood
     label_codes: dict[str, int] = field(default_factory=dict)
@@ -212,7 +214,7 @@ class _Builder:
 
     def _check_typing_error(self, i: int) -> None:
         """A few texts among many different numbers are a slip of the pen and no category."""
-        if self.forced:
+        if i in self.forced:
             return
         texts = [text for text in self.codes[i] if _number(text) is None]
         numbers = len(self.codes[i]) - len(texts)
