@@ -9,7 +9,6 @@ from torch import nn
 from conftest import lipscale
 from lipscale import audit as audit_module
 from lipscale import models, register_rule, set_lipschitz
-from lipscale.attacks import apgd, autoattack
 from lipscale.audit import audit
 from lipscale.bounds.walk import RULES
 from lipscale.data import load_dataset
@@ -57,25 +56,6 @@ def test_each_search_alone_finds_a_linear_networks_norm(images):
     x = images[:8].double()
     assert audit_module._steepest_direction(net, x, generator).max() == pytest.approx(norm, rel=1e-2)
     assert audit_module._climb(net, x, generator, steps=200).max() > 0.8 * norm
-
-
-def test_apgd_finds_the_best_point_of_a_linear_objective_in_each_ball():
-    w = torch.randn(12)
-    x, radius = torch.randn(5, 12), torch.tensor([0.1, 1.0, 2.0, 0.5, 3.0])
-    found = apgd(lambda v: v @ w, x, radius, steps=30)
-    assert ((found - x).norm(dim=1) <= radius * (1 + 1e-5)).all()
-    torch.testing.assert_close(found @ w, x @ w + radius * w.norm(), rtol=1e-3, atol=1e-3)
-
-
-@pytest.mark.slow
-def test_autoattack_breaks_what_is_not_robust_and_is_seeded(images):
-    net = models.mlp(10, (1, 8, 8), 32).eval()
-    labels = net(images).argmax(1)
-    few, some = images[:10], labels[:10]
-    assert autoattack(net, few, some, epsilon=1e-6).all()
-    broken = autoattack(net, few, some, epsilon=3.0, seed=1)
-    assert not broken.all()
-    assert torch.equal(broken, autoattack(net, few, some, epsilon=3.0, seed=1))
 
 
 @pytest.mark.slow

@@ -29,15 +29,31 @@ def test_train_prints_plain_lines_without_a_terminal(run):
     assert "\x1b" not in done.stderr + done.stdout
     assert f"Run folder: {folder}" in done.stderr
     assert "certified accuracy at 0.1412" in done.stdout
+    assert f"Report: {folder / 'report.html'}" in done.stdout
+    assert (folder / "report.html").stat().st_size < 5_000_000
 
 
 def test_evaluate_prints_the_stored_metrics_again(run):
     folder, _ = run
-    printed = json.loads(lipscale("evaluate", folder, "--json").stdout)
+    printed = json.loads(lipscale("evaluate", folder, "--attack", "none", "--json").stdout)
     assert printed == json.loads((folder / "metrics.json").read_text())
-    assert "proven bound" in lipscale("evaluate", folder).stdout
-    other = json.loads(lipscale("evaluate", folder, "--json", "--epsilon", "1/10,1").stdout)
+    assert {"ece_floor", "ece_limit", "calibrated", "intervals"} <= printed.keys()
+    assert isinstance(printed["calibrated"], bool)
+    other = json.loads(lipscale("evaluate", folder, "--attack", "none", "--json", "--epsilon", "1/10,1").stdout)
     assert set(other["certified_accuracy"]) == {"0.1", "1"}
+
+
+def test_evaluate_attacks_after_the_quick_numbers_and_keeps_the_result(run):
+    folder, _ = run
+    done = lipscale("evaluate", folder, "--attack-samples", "20", "--epsilon", "0.1,0.3")
+    assert done.stdout.index("proven bound") < done.stdout.index("left by PGD")
+    assert "PGD at 0.3: done" in done.stderr
+    kept = json.loads((folder / "robustness.json").read_text())["pgd"]
+    assert kept["samples"] == 20
+    for row in kept["at"].values():
+        assert row["certified_accuracy"] <= row["robust_accuracy"] <= kept["accuracy"]
+    again = json.loads(lipscale("evaluate", folder, "--attack-samples", "20", "--epsilon", "0.1,0.3", "--json").stdout)
+    assert again["robustness"] == kept
 
 
 def test_predict_answers_for_files_and_for_the_test_part(run, tmp_path):

@@ -79,10 +79,10 @@ def dying_at(write, moment):
     return killing
 
 
-# data, versions, settings, three checkpoints, model, metrics (and whatever else a finished run writes)
+# data, versions, settings, three checkpoints, model, predictions, metrics
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["within", "within the rename", "after"])
-@pytest.mark.parametrize("write", range(8))
+@pytest.mark.parametrize("write", range(9))
 def test_death_at_every_write(tmp_path, monkeypatch, whole, write, moment):
     folder = tmp_path / "run"
 

@@ -50,7 +50,7 @@ def test_the_folder_holds_all_of_it(finished):
     names = {p.name for p in finished.folder.iterdir()}
     assert names == {
         *("settings.yaml", "data.json", "history.jsonl", "checkpoint.safetensors"),
-        *("model.safetensors", "metrics.json", "versions.json"),
+        *("model.safetensors", "predictions.safetensors", "metrics.json", "versions.json"),
     }
     metrics = json.loads((finished.folder / "metrics.json").read_text())
     assert metrics.keys() >= KEYS

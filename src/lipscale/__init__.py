@@ -16,8 +16,11 @@ The flow, each stage a module:
     certificate  margins, radii, certified accuracy and confidence
     audit        attacks on our own certificates
     export       the same network in ordinary torch layers
-    metrics      accuracy, NLL, Brier, ECE, ESCE
+    metrics      accuracy, NLL, Brier, calibration errors, with their uncertainty
+    attacks      PGD, AutoAttack, attacks on the confidence
+    robustness   what attacks leave, held against the certificate sample by sample
     run          settings -> run folder, and back
+    report       figures, and a page to open
 """
 
 from importlib import import_module
@@ -25,11 +28,11 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lipscale import data, experiments, layers, losses, metrics, models
+    from lipscale import attacks, data, experiments, layers, losses, metrics, models, report
     from lipscale.bounds import lipschitz_bound, register_rule
     from lipscale.certificate import Certificate, certified_accuracy, certified_confidence, certified_radius
     from lipscale.config import Settings, replace
-    from lipscale.errors import DivergedError, UserError
+    from lipscale.errors import DivergedError, UnsoundError, UserError
     from lipscale.export import export_plain
     from lipscale.feedback import Feedback
     from lipscale.lipschitz import get_lipschitz, set_lipschitz
@@ -43,6 +46,7 @@ _HOME = {
     "replace": "config",
     "UserError": "errors",
     "DivergedError": "errors",
+    "UnsoundError": "errors",
     "Feedback": "feedback",
     "Run": "run",
     "load": "run",
@@ -61,7 +65,7 @@ _HOME = {
     "set_lipschitz": "lipschitz",
     "offset_cross_entropy": "losses",
 }
-_MODULES = ("data", "experiments", "layers", "losses", "metrics", "models")
+_MODULES = ("attacks", "data", "experiments", "layers", "losses", "metrics", "models", "report")
 
 __all__ = [  # noqa: RUF022 (in the order of the flow)
     "Settings",
@@ -85,12 +89,15 @@ __all__ = [  # noqa: RUF022 (in the order of the flow)
     "export_plain",
     "UserError",
     "DivergedError",
+    "UnsoundError",
+    "attacks",
     "data",
     "experiments",
     "layers",
     "losses",
     "metrics",
     "models",
+    "report",
 ]
 
 

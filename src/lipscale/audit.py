@@ -107,8 +107,9 @@ def _autoattack(net: nn.Module, certificate: Certificate, inputs: Tensor, *, see
     if not 0 < epsilon < math.inf or not certified.any():
         return 0, 0
     x, predicted = inputs[certified], logits[certified].argmax(1)
-    survived = autoattack(net, x, predicted, epsilon=epsilon, seed=seed)
-    return len(x), int((~survived).sum())
+    points = autoattack(net, x, predicted, epsilon=epsilon, seed=seed)
+    with torch.no_grad():
+        return len(x), int((net(points).argmax(1) != predicted).sum())
 
 
 def _slopes(net: nn.Module, inputs: Tensor, pairs: int, *, seed: int) -> Iterator[Tensor]:

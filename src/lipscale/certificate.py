@@ -155,12 +155,16 @@ def certified_accuracy(radii: Tensor, epsilons: Sequence[float]) -> dict[str, fl
     """
     if any(not 0 <= eps < math.inf for eps in epsilons):
         raise UserError(f"expected every epsilon >= 0, got {list(epsilons)}")
-    names = [f"{eps:.4g}" for eps in epsilons]
-    if len(set(names)) < len(names):  # closer together than four digits can tell
-        names = [repr(float(eps)) for eps in epsilons]
     return {
-        name: float(((radii >= eps) & (radii > 0)).double().mean()) for name, eps in zip(names, epsilons, strict=True)
+        name: float(((radii >= eps) & (radii > 0)).double().mean())
+        for name, eps in zip(epsilon_names(epsilons), epsilons, strict=True)
     }
+
+
+def epsilon_names(epsilons: Sequence[float]) -> list[str]:
+    """A name for each epsilon, by which results are listed: four digits, or all where those cannot tell them apart."""
+    names = [f"{eps:.4g}" for eps in epsilons]
+    return names if len(set(names)) == len(names) else [repr(float(eps)) for eps in epsilons]
 
 
 def certified_accuracy_curve(radii: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""The command line: train | evaluate | predict | audit | data list."""
+"""The command line: train | evaluate | predict | audit | report | data list."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from lipscale.config import Settings, make_settings, read_settings
-from lipscale.errors import DivergedError, StoppedError, UserError
+from lipscale.errors import DivergedError, StoppedError, UnsoundError, UserError
 from lipscale.flags import with_settings_as_flags
 
 # what needs torch is imported inside the commands: it takes seconds, and --help should not
@@ -57,6 +57,9 @@ def main() -> None:
         code = app(standalone_mode=False)
     except (UserError, DivergedError) as error:
         _complain(str(error))
+    except UnsoundError as error:
+        print(f"lipscale: {error}", file=sys.stderr)
+        sys.exit(1)
     except BrokenPipeError:  # whoever read our output has seen enough
         sys.stderr.close()
         sys.exit(1)
@@ -128,6 +131,7 @@ def _watch(folder: Path | None, settings: Settings | None) -> None:
     from contextlib import ExitStack
 
     from lipscale.progress import TrainingProgress
+    from lipscale.report import write_report
     from lipscale.run import resume, train
     from lipscale.show import print_metrics
     from lipscale.stopping import StopRequest, polite_stop
@@ -161,28 +165,70 @@ def _watch(folder: Path | None, settings: Settings | None) -> None:
     if not shown:
         typer.echo(f"{run.folder} is finished already.", err=True)
     print_metrics(run.metrics, run.preprocessing.unit)
-    typer.echo(f"\nLook at predictions with: lipscale predict {run.folder}")
+    typer.echo(f"\nReport: {write_report([run.folder], data_dir=run.settings.data_dir)}")
+    typer.echo(f"Attack it with: lipscale evaluate {run.folder}")
+    typer.echo(f"Look at predictions with: lipscale predict {run.folder}")
 
 
 @app.command()
 def evaluate(
     run: RunFolder,
-    epsilon: Annotated[str | None, typer.Option(help="Radii for certified accuracy, such as 0.1,36/255.")] = None,
+    epsilon: Annotated[
+        str | None, typer.Option(help="Radii for certified and robust accuracy, such as 0.1,36/255.")
+    ] = None,
+    attack: Annotated[
+        str, typer.Option(metavar="none|pgd|autoattack", help="What to attack with; AutoAttack is slow and strong.")
+    ] = "pgd",
+    attack_samples: Annotated[int, typer.Option(min=1, metavar="N", help="Test samples to attack.")] = 200,
+    seed: Annotated[int, typer.Option(min=0, help="Fixes the attacked samples and the attack.")] = 0,
     data_dir: DataDir = None,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Measure a run again on the test part of its data: accuracy, calibration, certified accuracy."""
-    from lipscale.run import evaluate_run, load, strict_json
-    from lipscale.show import print_metrics
+    """Measure a run on the test part of its data, then attack it.
 
+    First accuracy, calibration with its uncertainty, and certified accuracy, on all test samples. Then, on a subset,
+    the accuracy that an attack leaves, and what attacks on the confidence do to calibration, beside what is certified.
+    A certificate that an attack breaks is an error (exit code 1). The attack's result is kept in RUN/robustness.json;
+    a stopped one goes on where it was:
+
+        lipscale evaluate RUN --attack none
+
+        lipscale evaluate RUN --attack autoattack --attack-samples 1000 --epsilon 0.5
+    """
+    from lipscale.attacks import autoattack_installed
+    from lipscale.progress import AttackProgress
+    from lipscale.robustness import Attack
+    from lipscale.run import attack_run, evaluate_run, load, strict_json
+    from lipscale.show import print_metrics, print_robustness
+
+    if attack not in ("none", "pgd", "autoattack"):
+        raise UserError(f"--attack: expected none, pgd or autoattack, got {attack!r}")
+    if attack == "autoattack" and not autoattack_installed():
+        raise UserError("AutoAttack is an extra: pip install 'lipscale[attack]'")
     epsilons = _epsilons(epsilon) if epsilon else None
     loaded = load(run, device=device)
+    unit = loaded.preprocessing.unit
+    if attack == "autoattack" and len(loaded.preprocessing.input_shape) != 3:
+        raise UserError("AutoAttack takes pictures, and this run takes rows of numbers: use --attack pgd")
     metrics = evaluate_run(loaded, data_dir=data_dir, epsilons=epsilons)
+    if not as_json:
+        print_metrics(metrics, unit)
+    if attack != "none":
+        with AttackProgress() as progress:
+            metrics["robustness"] = attack_run(
+                loaded,
+                Attack(attack, seed=seed),  # type: ignore[arg-type]
+                samples=attack_samples,
+                epsilons=epsilons,
+                data_dir=data_dir,
+                on_progress=progress,
+            )
+        if not as_json:
+            print_robustness(metrics["robustness"], unit)
+            typer.echo(f"\nSee it with: lipscale report {run}")
     if as_json:
         typer.echo(strict_json(metrics))
-    else:
-        print_metrics(metrics, loaded.preprocessing.unit)
 
 
 def _epsilons(text: str) -> tuple[float, ...]:
@@ -277,6 +323,28 @@ def audit(
         typer.echo(verdict(result))
     if result.violations:
         raise typer.Exit(1)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="One run folder, or several to compare.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The page; default RUN/report.html, or report.html for several.")
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Write a report to look at: one HTML file, and its figures as PNG and PDF.
+
+    L and T* over the epochs, the reliability diagram, certified accuracy beside attacks, confidences, the hardest and
+    easiest samples, two sliders to explore, and a verdict in plain words. Several runs are compared on one page:
+
+        lipscale report runs/digits-mlp-list-1
+
+        lipscale report runs/* --out comparison.html
+    """
+    from lipscale.report import write_report
+
+    typer.echo(f"Report: {write_report(runs, out, data_dir=data_dir)}")
 
 
 @data_app.command("list")

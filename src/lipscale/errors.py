@@ -19,3 +19,7 @@ class StoppedError(RuntimeError):
 
 class DivergedError(RuntimeError):
     """Training left the realm of finite numbers; the message names the epoch and the last good checkpoint."""
+
+
+class UnsoundError(RuntimeError):
+    """A certificate was broken: never the user's mistake, always ours; the command line exits with 1."""

@@ -1,32 +1,42 @@
 """Network + data -> one result."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-from lipscale import metrics
 from lipscale.certificate import ROUNDING_SAMPLES, Certificate, certified_accuracy
 from lipscale.data import Samples
 from lipscale.lipschitz import get_lipschitz
+from lipscale.metrics import measure
+from lipscale.metrics.binned import BINS
 from lipscale.mode import evaluation_mode, predict_logits
 from lipscale.temperature import fit_temperature
 
 
-def evaluate(net: nn.Module, samples: Samples, *, epsilons: Sequence[float]) -> dict[str, Any]:
-    """Accuracy, calibration and certified accuracy of a network on labelled samples."""
+@dataclass(frozen=True)
+class Evaluation:
+    """What was measured, and what it was measured from."""
+
+    metrics: dict[str, Any]
+    logits: Tensor  # (N, C)
+    labels: Tensor  # (N,)
+    radii: Tensor  # (N,), certified for the predicted class, right or wrong
+
+
+def evaluate(net: nn.Module, samples: Samples, *, epsilons: Sequence[float], calibration_size: int = 0) -> Evaluation:
+    """Accuracy, calibration with its uncertainty, and certified accuracy of a network on labelled samples."""
     with evaluation_mode(net):
-        logits, labels = predict_logits(net, samples), samples.labels
+        logits, labels = predict_logits(net, samples), samples.labels.long()
         certificate = Certificate.of(net, samples.largest(ROUNDING_SAMPLES))
-    return {
-        "accuracy": metrics.accuracy(logits, labels),
-        "nll": metrics.nll(logits, labels),
-        "brier": metrics.brier(logits, labels),
-        "ece": metrics.ece(logits, labels),
-        "esce": metrics.esce(logits, labels),
+    bins = min(BINS, len(samples))  # a handful of samples gets a handful of bins
+    metrics = {
+        **measure(logits, labels, bins=bins, calibration_size=calibration_size),
         "temperature": fit_temperature(logits, labels),
         "lipschitz_constant": get_lipschitz(net),
         "lipschitz_bound": certificate.bound,
         "certified_accuracy": certified_accuracy(certificate.radius(logits, labels), epsilons),
         "test_size": len(samples),
     }
+    return Evaluation(metrics, logits, labels, certificate.radius(logits))

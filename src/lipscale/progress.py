@@ -7,7 +7,7 @@ from typing import Self
 
 from rich.console import Console
 from rich.logging import RichHandler
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from lipscale.config import Settings
 from lipscale.training import Epoch
@@ -54,6 +54,40 @@ class TrainingProgress:
             self.bar.update(self.task, description=name, completed=done, status=status)
         else:
             self.console.print(f"phase {epoch.phase} epoch {epoch.epoch} {status}", soft_wrap=True, highlight=False)
+
+
+class AttackProgress:
+    """Shows how far an attack is: a bar in a terminal, a line for each finished part elsewhere."""
+
+    def __init__(self, *, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=True)
+        self.bar: Progress | None = None
+        self.tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Self:
+        if self.console.is_terminal:
+            self.bar = Progress(
+                TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+                console=self.console,
+            )  # fmt: skip
+            self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.bar:
+            self.bar.stop()
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Report that `done` of `total` batches of a part are finished."""
+        if self.bar is None:
+            if done == total:
+                self.console.print(f"{what}: done", highlight=False)
+            return
+        if what not in self.tasks:
+            self.tasks[what] = self.bar.add_task(what, total=total)
+        self.bar.update(self.tasks[what], completed=done, total=total)
 
 
 def describe(epoch: Epoch, *, remaining: float) -> str:

@@ -16,8 +16,10 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
 from lipscale import world
+from lipscale.attacks.cache import KeptTensors
 from lipscale.config import Settings, as_yaml, make_settings, read_settings, replace
 from lipscale.data import (
+    PIXELS,
     READERS,
     Dataset,
     Preprocessing,
@@ -30,10 +32,11 @@ from lipscale.data import (
     split_calibration,
 )
 from lipscale.errors import DivergedError, StoppedError, UnwritableError, UserError
-from lipscale.evaluate import evaluate
+from lipscale.evaluate import Evaluation, evaluate
 from lipscale.folder_lock import locked
 from lipscale.losses import class_weights
 from lipscale.models import convnet, mlp, resnet18
+from lipscale.robustness import Attack, attack_samples, measure_robustness
 from lipscale.training.algorithm import DEFAULT_BATCH_SIZE, Epoch, ListTraining
 from lipscale.training.checkpoint import (
     append_durably,
@@ -48,12 +51,8 @@ from lipscale.training.checkpoint import (
 log = logging.getLogger("lipscale")
 
 SETTINGS, DATA, HISTORY = "settings.yaml", "data.json", "history.jsonl"
-CHECKPOINT, MODEL, METRICS, VERSIONS = (
-    "checkpoint.safetensors",
-    "model.safetensors",
-    "metrics.json",
-    "versions.json",
-)
+CHECKPOINT, MODEL, PREDICTIONS = "checkpoint.safetensors", "model.safetensors", "predictions.safetensors"
+METRICS, VERSIONS, ROBUSTNESS, ATTACKS = "metrics.json", "versions.json", "robustness.json", "attacks"
 
 DEFAULT_WIDTH = {"resnet18": 64, "convnet": 32, "mlp": 256}
 # up to this many pixels the MLP serves better than a convolution
@@ -83,7 +82,7 @@ def train(
 
     `should_stop` is asked after every batch; a yes saves the state and raises StoppedError.
     """
-    dataset, preprocessing = _read_data(settings)
+    dataset, preprocessing = read_data(settings)
     settings = _resolve(settings, dataset, preprocessing)
     training = _new_training(settings, dataset, preprocessing)
     about = {
@@ -121,7 +120,7 @@ def resume(
         return load(folder)
     with locked(folder):
         classes, stored, digest = _stored_data(folder)
-        dataset, preprocessing = _read_data(settings, stored=stored, classes=classes)
+        dataset, preprocessing = read_data(settings, stored=stored, classes=classes)
         training = _new_training(settings, dataset, preprocessing)
         done = 0
         if (folder / CHECKPOINT).exists():
@@ -141,17 +140,23 @@ def resume(
         return _train_and_finish(folder, training, dataset.test, on_epoch)
 
 
-def load(folder: str | Path, *, device: str = "auto") -> Run:
-    """A finished run, from its folder alone."""
-    folder = Path(folder)
+def read_results(folder: Path) -> tuple[Settings, dict[str, Any], tuple[str, ...], Preprocessing]:
+    """What a finished run's small files tell: settings, metrics, classes, preprocessing."""
     settings = _stored_settings(folder)
     for name in (METRICS, MODEL):
         if not (folder / name).exists():
             raise UserError(f"{folder} is not finished ({name} is missing): lipscale train --resume {folder}")
-    metrics = _read_json(folder / METRICS)
+    metrics = read_json(folder / METRICS)
     if not isinstance(metrics, dict):
         raise UserError(f"{folder / METRICS} is damaged; remove it and: lipscale train --resume {folder}")
     classes, preprocessing, _ = _stored_data(folder)
+    return settings, metrics, classes, preprocessing
+
+
+def load(folder: str | Path, *, device: str = "auto") -> Run:
+    """A finished run, from its folder alone."""
+    folder = Path(folder)
+    settings, metrics, classes, preprocessing = read_results(folder)
     net = build_network(settings, len(classes), preprocessing)
     tensors, _ = load_tensors(folder / MODEL)
     load_network(net, tensors, folder / MODEL)
@@ -162,24 +167,60 @@ def evaluate_run(
     run: Run, *, data_dir: Path | None = None, epsilons: tuple[float, ...] | None = None
 ) -> dict[str, Any]:
     """The run's metrics, measured again on the test part of its data."""
-    dataset = _run_data(run, data_dir)
-    measured = evaluate(run.net, dataset.test.to(_device_of(run.net)), epsilons=epsilons or run.settings.epsilons)
-    return {**run.metrics, **measured}
+    measured = evaluate(
+        run.net,
+        held_out_samples(run, data_dir=data_dir),
+        epsilons=epsilons or run.settings.epsilons,
+        calibration_size=run.metrics.get("calibration_size", 0),
+    )
+    _save_predictions(run.folder, measured)  # what a report shows
+    return {**run.metrics, **measured.metrics}
+
+
+def attack_run(
+    run: Run,
+    attack: Attack,
+    *,
+    samples: int,
+    epsilons: tuple[float, ...] | None = None,
+    data_dir: Path | None = None,
+    on_progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+) -> dict[str, Any]:
+    """Attack a subset of the test part; the result is kept in the folder, and so is what a killed attack finished."""
+    test = held_out_samples(run, data_dir=data_dir)
+    result = measure_robustness(
+        run.net,
+        attack_samples(test, samples, seed=attack.seed),
+        epsilons=epsilons or tuple(eps for eps in run.settings.epsilons if eps > 0),
+        attack=attack,
+        box=(0.0, 1.0) if run.preprocessing.unit == PIXELS else None,
+        cache=lambda name: KeptTensors(run.folder / ATTACKS / name),
+        on_progress=on_progress,
+    )
+    result["test_size"] = len(test)
+    stored = read_json(run.folder / ROBUSTNESS) if (run.folder / ROBUSTNESS).exists() else {}
+    _write_json(run.folder / ROBUSTNESS, {**stored, attack.name: result})
+    return result
+
+
+def held_out_samples(run: Run, *, data_dir: Path | None = None) -> Samples:
+    """The test part of the run's data as it is today, where its network is; with a warning if it has changed."""
+    dataset, _ = read_data(run.settings, stored=run.preprocessing, classes=run.classes, data_dir=data_dir)
+    _, _, digest = _stored_data(run.folder)
+    if digest and digest.get("test") != dataset.test.digest():
+        log.warning(f"the test data of {run.folder} are not what they were when it was trained")
+    return dataset.test.to(_device_of(run.net))
+
+
+def _save_predictions(folder: Path, evaluation: Evaluation) -> None:
+    tensors = {"logits": evaluation.logits, "labels": evaluation.labels, "radii": evaluation.radii}
+    save_tensors(folder / PREDICTIONS, tensors, {})
 
 
 def first_test_samples(run: Run, count: int, *, data_dir: Path | None = None) -> tuple[Tensor, Tensor]:
     """The first inputs and labels of the test part (all, if it has fewer), as the network takes them."""
-    dataset = _run_data(run, data_dir)
-    return as_input(dataset.test.inputs[:count]), dataset.test.labels[:count]
-
-
-def _run_data(run: Run, data_dir: Path | None) -> Dataset:
-    """The run's data as they are today, with a word of warning where that is not what they were."""
-    dataset, _ = _read_data(run.settings, stored=run.preprocessing, classes=run.classes, data_dir=data_dir)
-    _, _, digest = _stored_data(run.folder)
-    if digest and digest.get("test") != _digest(dataset)["test"]:
-        log.warning(f"the test data of {run.folder} are not what they were when it was trained")
-    return dataset
+    test = held_out_samples(run, data_dir=data_dir)
+    return as_input(test.inputs[:count]), test.labels[:count]
 
 
 def build_network(settings: Settings, classes: int, preprocessing: Preprocessing) -> nn.Sequential:
@@ -208,13 +249,14 @@ def pick_device(name: str) -> torch.device:
         raise UserError(f"device {name!r} is not available here ({reason}); use --device cpu") from None
 
 
-def _read_data(
+def read_data(
     settings: Settings,
     *,
     stored: Preprocessing | None = None,
     classes: tuple[str, ...] = (),
     data_dir: Path | None = None,
 ) -> tuple[Dataset, Preprocessing]:
+    """The data that the settings name, ready for a network; `stored` and `classes` keep a run's own."""
     reading = Reading(
         label=settings.label,
         drop=settings.drop,
@@ -300,12 +342,15 @@ def _train_and_finish(folder: Path, training: ListTraining, test: Samples, on_ep
         raise DivergedError("; ".join(filter(None, (str(error), last, advice)))) from None
     net, settings, calibration = training.net.eval(), training.settings, training.calibration
     save_tensors(folder / MODEL, net.state_dict(), {})
+    calibration_size = 0 if calibration is None else len(calibration)
+    evaluation = evaluate(net, test.to(_device_of(net)), epsilons=settings.epsilons, calibration_size=calibration_size)
+    _save_predictions(folder, evaluation)
     metrics = {
-        **evaluate(net, test.to(_device_of(net)), epsilons=settings.epsilons),
+        **evaluation.metrics,
         "phase1_epochs": training.phase1_epochs,
         "phase2_epochs": training.phase2_epochs,
         "settled": training.feedback.settled if training.feedback else None,
-        "calibration_size": 0 if calibration is None else len(calibration),
+        "calibration_size": calibration_size,
         "train_size": len(training.train),
         "seconds": training.seconds,
     }
@@ -375,7 +420,7 @@ def _stored_settings(folder: Path) -> Settings:
 
 def _stored_data(folder: Path) -> tuple[tuple[str, ...], Preprocessing, dict[str, str]]:
     """Class names, preprocessing and the data's fingerprints, as the run has stored them."""
-    about = _read_json(folder / DATA)
+    about = read_json(folder / DATA)
     try:
         return (
             TypeAdapter(tuple[str, ...]).validate_python(about["classes"]),
@@ -410,6 +455,8 @@ def _strict(value: Any) -> Any:
         return str(value)
     if isinstance(value, dict):
         return {k: _strict(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(v) for v in value]
     return value
 
 
@@ -422,7 +469,8 @@ def _write_json(path: Path, value: Any) -> None:
     write_atomically(path, f"{strict_json(value)}\n".encode())
 
 
-def _read_json(path: Path) -> Any:
+def read_json(path: Path) -> Any:
+    """What a JSON file holds."""
     try:
         return json.loads(path.read_text())
     except (OSError, ValueError, RecursionError) as error:

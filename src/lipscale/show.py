@@ -6,33 +6,81 @@ from rich.console import Console
 from rich.table import Table
 
 from lipscale.predict import Prediction
+from lipscale.report.words import ATTACK_NAMES, verdict
+
+# what `print_metrics` shows with an interval: name, key, format
+INTERVALS = (
+    ("accuracy", "accuracy", ".4f"),
+    ("NLL", "nll", ".4f"),
+    ("Brier score", "brier", ".4f"),
+    ("  of it calibration", "brier_calibration", ".4f"),
+    ("ECE", "ece", ".4f"),
+    ("ESCE", "esce", "+.4f"),
+    ("maximum calibration error", "maximum_ce", ".4f"),
+    ("adaptive ECE", "adaptive_ece", ".4f"),
+    ("classwise ECE", "classwise_ece", ".4f"),
+    ("smooth ECE", "smooth_ece", ".4f"),
+)
 
 
 def print_metrics(metrics: dict[str, Any], unit: str) -> None:
-    """A run's metrics, one a line."""
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    """A run's metrics, one a line, then the verdict."""
+    table = Table("", "", "95 % interval", box=None, padding=(0, 2, 0, 0))
+    for name, key, form in INTERVALS:
+        if key in metrics:
+            low, high = (float(end) for end in metrics["intervals"].get(key, (float("nan"),) * 2))
+            table.add_row(name, f"{metrics[key]:{form}}", f"{low:{form}} to {high:{form}}")
+    if "ece_band" in metrics:
+        low, high = metrics["ece_band"]
+        table.add_row("ECE of a calibrated model", f"{metrics['ece_floor']:.4f}", f"{low:.4f} to {high:.4f}")
+        table.add_row("ECE limit", f"{metrics['ece_limit']:.4f}")
     settled = {True: "L has settled", False: "epoch limit", None: "fixed L"}[metrics.get("settled")]
-    direction = "over" if metrics["esce"] > 0 else "under"
     rows = {
-        "accuracy": f"{metrics['accuracy']:.4f}",
-        "NLL": f"{metrics['nll']:.4f}",
-        "Brier score": f"{metrics['brier']:.4f}",
-        "ECE": f"{metrics['ece']:.4f}",
-        "ESCE": f"{metrics['esce']:+.4f} ({direction}-confident)",
         "T* on the test set": f"{float(metrics['temperature']):.4f}",
         "Lipschitz constant L": f"{metrics['lipschitz_constant']:.4g}",
         "proven bound": f"{metrics['lipschitz_bound']:.7g}",
         **{f"certified accuracy at {e}": f"{v:.4f}" for e, v in metrics["certified_accuracy"].items()},
-        "radii in": unit,
-        "Phase I": f"{metrics['phase1_epochs']} epochs ({settled})",
+        "Phase I": f"{metrics['phase1_epochs']} epochs",
         "Phase II": f"{metrics['phase2_epochs']} epochs",
-        "samples": f"{metrics['train_size']} train, {metrics['calibration_size']} calibration, "
-        f"{metrics['test_size']} test",
+        "training samples": f"{metrics['train_size']}",
         "training time": f"{metrics['seconds']:.0f} s",
     }
+    notes = {
+        "Phase I": settled,
+        "training samples": f"and {metrics['calibration_size']} calibration, {metrics['test_size']} test",
+    }
     for name, value in rows.items():
-        table.add_row(name, value)
-    Console().print(table)
+        table.add_row(name, value, notes.get(name, ""))
+    console = Console()
+    console.print(table)
+    console.print()
+    for sentence in verdict(metrics, unit):
+        console.print(sentence, highlight=False)
+
+
+def print_robustness(result: dict[str, Any], unit: str) -> None:
+    """Certified and empirical robust accuracy, then calibration under attack, one epsilon a line."""
+    name = ATTACK_NAMES[result["attack"]]
+    console = Console()
+    subset = f"{result['samples']} of {result['test_size']} test samples (seed {result['seed']})"
+    console.print(f"\nAttacks on {subset}; epsilon in {unit}\n", highlight=False)
+    accuracy = Table(
+        "epsilon", "certified accuracy", f"left by {name}", "95 % interval", box=None, padding=(0, 2, 0, 0)
+    )
+    calibration = Table(
+        "epsilon", "ECE", "over", "under", "maximum", "proven mean confidence", box=None, padding=(0, 2, 0, 0)
+    )
+    for eps, row in result["at"].items():
+        low, high = row["interval"]
+        accuracy.add_row(
+            eps, f"{row['certified_accuracy']:.4f}", f"{row['robust_accuracy']:.4f}", f"{low:.4f} to {high:.4f}"
+        )
+        errors = (f"{row['calibration'][kind]['ece']:.4f}" for kind in ("clean", "over", "under", "maximum"))
+        low, high = row["calibration"]["certified_confidence"]
+        calibration.add_row(eps, *errors, f"{low:.4f} to {high:.4f}")
+    console.print(accuracy)
+    console.print("\nECE after attacks on confidence that keep every class:", highlight=False)
+    console.print(calibration)
 
 
 def print_predictions(answers: list[Prediction], truth: list[str]) -> None:

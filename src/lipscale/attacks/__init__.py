@@ -1,6 +1,8 @@
-"""Attacks: what certificates and robust accuracy are tested against."""
+"""Attacks: what certificates, robust accuracy and calibration are tested against."""
 
 from lipscale.attacks.apgd import apgd
 from lipscale.attacks.autoattack import autoattack, autoattack_installed
+from lipscale.attacks.calibration import CalibrationAttack, calibration_attack
+from lipscale.attacks.pgd import pgd
 
-__all__ = ["apgd", "autoattack", "autoattack_installed"]
+__all__ = ["CalibrationAttack", "apgd", "autoattack", "autoattack_installed", "calibration_attack", "pgd"]

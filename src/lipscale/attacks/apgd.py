@@ -5,6 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from lipscale.attacks.ball import Box, direction, norms, project, value_and_gradient
+
 MOMENTUM = 0.75
 ENOUGH_PROGRESS = 0.75  # halve the step where fewer than this share of steps since the last checkpoint improved
 
@@ -15,29 +17,29 @@ def apgd(
     radius: Tensor,
     *,
     steps: int = 50,
+    box: Box | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """The points found with the largest objective, each within its own radius of its input.
+    """The points found with the largest objective, each within its own radius of its input (and in the box).
 
     `objective` maps (B, ...) to (B,) and must treat samples one by one; `radius` is (B,).
     """
     shape = (-1, *[1] * (inputs.ndim - 1))
     reach = radius.to(inputs.dtype).view(shape)
-    noise = torch.randn(inputs.shape, generator=generator, dtype=inputs.dtype).to(inputs.device)
-    x = project(inputs + noise / _norm(noise) * reach, inputs, reach)
-    value, gradient = _value_and_gradient(objective, x)
+    x = project(inputs + direction(inputs, generator) * reach, inputs, reach, box)
+    value, gradient = value_and_gradient(objective, x)
     best, best_value, best_gradient = x, value, gradient
     previous, step = x, 2 * reach
     improved = torch.zeros_like(value)
     since, was_halved, value_then = 0, torch.ones_like(value, dtype=torch.bool), best_value
     checkpoints = _checkpoints(steps)
     for k in range(1, steps + 1):
-        target = project(x + step * gradient / _norm(gradient), inputs, reach)
+        target = project(x + step * gradient / norms(gradient), inputs, reach, box)
         momentum = MOMENTUM if k > 1 else 1.0
-        moved = project(x + momentum * (target - x) + (1 - momentum) * (x - previous), inputs, reach)
+        moved = project(x + momentum * (target - x) + (1 - momentum) * (x - previous), inputs, reach, box)
         previous, x = x, moved
         last_value = value
-        value, gradient = _value_and_gradient(objective, x)
+        value, gradient = value_and_gradient(objective, x)
         improved += value > last_value
         since += 1
         better = value > best_value
@@ -54,26 +56,6 @@ def apgd(
             was_halved, value_then, since = stuck, best_value, 0
             improved = torch.zeros_like(improved)
     return best
-
-
-def project(points: Tensor, centres: Tensor, reach: Tensor) -> Tensor:
-    """The nearest points within reach of the centres."""
-    delta = points - centres
-    return centres + delta * (reach / _norm(delta)).clamp(max=1)
-
-
-def _norm(x: Tensor) -> Tensor:
-    """The l2 norm of each sample, shaped to divide it."""
-    tiny = torch.finfo(x.dtype).tiny
-    return torch.linalg.vector_norm(x.flatten(1), dim=1).clamp(min=tiny).view(-1, *[1] * (x.ndim - 1))
-
-
-def _value_and_gradient(objective: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
-    with torch.enable_grad():
-        x = x.detach().requires_grad_()
-        value = objective(x)
-        (gradient,) = torch.autograd.grad(value.sum(), x)
-    return value.detach(), gradient
 
 
 def _checkpoints(steps: int) -> set[int]:

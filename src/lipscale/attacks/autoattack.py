@@ -1,11 +1,17 @@
 """AutoAttack (Croce and Hein, 2020) through the extra `attack`."""
 
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lipscale.errors import UserError
+
+BATCH = 250  # AutoAttack's own
+CLASSES_FOR_DLR = 4  # the targeted DLR loss compares four logits
 
 
 def autoattack_installed() -> bool:
@@ -13,22 +19,66 @@ def autoattack_installed() -> bool:
     return find_spec("pyautoattack") is not None
 
 
-def autoattack(net: nn.Module, inputs: Tensor, labels: Tensor, *, epsilon: float, seed: int = 0) -> Tensor:
-    """Which samples the standard l2 AutoAttack leaves correctly classified within epsilon, (N,) of bool.
+def autoattack(
+    net: nn.Module,
+    inputs: Tensor,
+    labels: Tensor,
+    *,
+    epsilon: float,
+    seed: int = 0,
+    batch_size: int = BATCH,
+    finished: MutableMapping[str, Tensor] | None = None,
+    on_batch: Callable[[int, int], None] = lambda done, total: None,
+) -> Tensor:
+    """Points within epsilon that the standard l2 AutoAttack found misclassified; else the input itself.
 
-    It searches images with pixels in [0, 1] only.
+    It searches images with pixels in [0, 1] only. Each of its four attacks runs on what the ones before left correct,
+    batch by batch, as upstream does, to the same points. `finished` keeps the batches that are done: pass a mapping
+    that outlives the process, and a killed attack goes on where it was.
     """
     if not autoattack_installed():
         raise UserError("AutoAttack is an extra: pip install 'lipscale[attack]'")
+    if inputs.ndim != 4:
+        raise UserError("AutoAttack takes pictures, and this data has rows of numbers: use the attack pgd")
+    finished = {} if finished is None else finished
+    with torch.no_grad():
+        logits = torch.cat([net(batch) for batch in inputs.split(batch_size)])
+    attack = _standard(net, logits.shape[1], epsilon, seed, inputs.device)
+    parts = attack.attacks_to_run
+    found = inputs.clone()
+    left = (logits.argmax(1) == labels).nonzero().squeeze(1)
+    at_most = -(-len(left) // batch_size)  # batches of each part
+    for number, part in enumerate(parts):
+        attack.attacks_to_run = [part]
+        batches = left.split(batch_size) if len(left) else ()
+        for k, batch in enumerate(batches):
+            key = f"{part}-{k}"
+            if key not in finished:
+                with _own_random_state(inputs.device):
+                    points, _ = attack.run_standard_evaluation(inputs[batch], labels[batch], batch_size=len(batch))
+                finished[key] = points
+            found[batch] = finished[key].to(inputs)
+            on_batch(number * at_most + k + 1, len(parts) * at_most)
+        with torch.no_grad():
+            still = [net(found[b]).argmax(1) == labels[b] for b in batches]
+        left = left[torch.cat(still)] if still else left
+        on_batch((number + 1) * at_most, len(parts) * at_most)
+    return found
+
+
+def _standard(net: nn.Module, classes: int, epsilon: float, seed: int, device: torch.device) -> Any:
     from pyautoattack import AutoAttack
 
-    with torch.no_grad():
-        classes = net(inputs[:1]).shape[1]
-    attack = AutoAttack(net, norm="L2", eps=epsilon, version="standard", seed=seed, device=inputs.device)
+    attack = AutoAttack(net, norm="L2", eps=epsilon, version="standard", seed=seed, device=device)
     # it targets nine classes unless told that there are fewer
     attack.apgd_targeted.n_target_classes = attack.fab.n_target_classes = min(9, classes - 1)
-    if classes < 4:  # the targeted DLR loss needs four
+    if classes < CLASSES_FOR_DLR:
         attack.attacks_to_run = ["apgd-ce", "fab", "square"]
-    adversarial, _ = attack.run_standard_evaluation(inputs, labels, batch_size=len(inputs))
-    with torch.no_grad():
-        return net(adversarial).argmax(1) == labels
+    return attack
+
+
+@contextmanager
+def _own_random_state(device: torch.device) -> Iterator[None]:
+    """AutoAttack seeds the global generators; put them back as they were."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        yield

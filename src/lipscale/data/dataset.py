@@ -144,8 +144,9 @@ def check_samples(samples: Samples, where: str, classes: int, *, missing: bool =
         raise UserError(f"{where}: sample {index} holds NaN or infinite values; remove or repair it")
 
 
-def as_input(inputs: Tensor) -> Tensor:
-    """Network inputs: bytes become numbers in [0, 1]."""
+def as_input(inputs: Tensor | Stored) -> Tensor:
+    """Network inputs: bytes become numbers in [0, 1]; what is stored comes into memory."""
+    inputs = inputs[:] if isinstance(inputs, Stored) else inputs
     return inputs.float() / 255 if inputs.dtype == torch.uint8 else inputs.float()
 
 

@@ -38,6 +38,11 @@ class Stored:
         return torch.Size((len(self.rows), *self.base.shape[1:]))
 
     @property
+    def ndim(self) -> int:
+        """The number of dimensions, N included."""
+        return self.base.ndim
+
+    @property
     def dtype(self) -> torch.dtype:
         """Bytes, as a rule."""
         return self.base.dtype

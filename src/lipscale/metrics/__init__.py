@@ -1,0 +1,48 @@
+"""How good and how honest the probabilities are: functions of logits (N, C), or probabilities, and labels (N,).
+
+    accuracy, nll, brier, brier_parts               the scores
+    ece, esce, maximum_ce                           over bins of equal width
+    adaptive_ece, classwise_ece, smooth_ece         over bins of equal mass, class by class, without bins
+    ece_floor, ece_limit                            what a calibrated model would show
+    measure                                         all of it, with intervals
+
+Each takes `probabilities=True` where the first argument holds probabilities.
+"""
+
+from lipscale.metrics.binned import (
+    Bins,
+    BrierParts,
+    adaptive_ece,
+    brier_parts,
+    classwise_ece,
+    ece,
+    esce,
+    maximum_ce,
+    reliability,
+)
+from lipscale.metrics.floor import Floor, ece_floor, ece_limit
+from lipscale.metrics.predictions import Predictions
+from lipscale.metrics.scores import accuracy, brier, nll
+from lipscale.metrics.smooth import smooth_ece
+from lipscale.metrics.summary import measure
+
+__all__ = [
+    "Bins",
+    "BrierParts",
+    "Floor",
+    "Predictions",
+    "accuracy",
+    "adaptive_ece",
+    "brier",
+    "brier_parts",
+    "classwise_ece",
+    "ece",
+    "ece_floor",
+    "ece_limit",
+    "esce",
+    "maximum_ce",
+    "measure",
+    "nll",
+    "reliability",
+    "smooth_ece",
+]

@@ -1,0 +1,98 @@
+"""Intervals that are honest about bias: 95 % for means, shares, and calibration errors.
+
+A calibration error is a sum of absolute gaps, so noise alone makes it positive, and a plain bootstrap adds that noise a
+second time. Here the interval is read off backwards: it holds the errors under which the value that was measured would
+not be a surprise. Errors are those of a model whose gaps are `scale` times the measured ones; scale zero is a
+perfectly calibrated model, so an error that noise alone explains has an interval that starts at zero.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lipscale.metrics.binned import Bins
+
+Interval = tuple[float, float]
+Statistic = Callable[[Tensor, Tensor], Tensor]  # gaps (..., K) and counts (K,) -> (...)
+
+NORMAL = 1.959963984540054  # the 97.5 % point of the normal distribution
+TAIL = 0.025
+REPLICATES = 200
+HALVINGS = 9  # the scale's resolution, 2^-9 of its bracket
+LARGEST_SCALE = 64.0
+
+
+def mean_interval(values: Tensor) -> Interval:
+    """mean +- 1.96 s / sqrt(N), for the mean of many independent values."""
+    if len(values) < 2:
+        return (-math.inf, math.inf)
+    mean, half = float(values.mean()), NORMAL * float(values.std()) / math.sqrt(len(values))
+    return mean - half, mean + half
+
+
+def share_interval(share: float, samples: int) -> Interval:
+    """Wilson's interval for a share of samples: inside [0, 1], and not a point where all or none are."""
+    z = NORMAL**2 / samples
+    centre = (share + z / 2) / (1 + z)
+    half = NORMAL * math.sqrt(share * (1 - share) / samples + z / (4 * samples)) / (1 + z)
+    # at the ends Wilson's interval begins exactly there; rounding must not move it
+    return (0.0 if share == 0 else centre - half), (1.0 if share == 1 else centre + half)
+
+
+def error_interval(cells: Bins, statistic: Statistic, *, replicates: int = REPLICATES, seed: int = 0) -> Interval:
+    """The calibration errors under which the measured one lies between the 2.5 % and the 97.5 % point."""
+    kept = cells.count > 0
+    cells = Bins(cells.count[kept], cells.confidence[kept], cells.correct[kept])
+    measured = statistic(cells.gap, cells.count)
+
+    def simulated(scale: float) -> Tensor:
+        return statistic(simulate_gaps(cells, scale, replicates, seed), cells.count)
+
+    def too_small(scale: float) -> bool:  # for the measured error to be reached
+        return float((simulated(scale) >= measured).double().mean()) < TAIL
+
+    def too_large(scale: float) -> bool:  # for it to be this low
+        return float((simulated(scale) <= measured).double().mean()) < TAIL
+
+    lower = _last_scale_where(too_small)
+    upper = _last_scale_where(lambda scale: not too_large(scale))
+    low = float(statistic(_expected_gap(cells, lower), cells.count)) if lower else 0.0
+    return low, max(float(statistic(_expected_gap(cells, upper), cells.count)), float(measured))
+
+
+def _last_scale_where(holds: Callable[[float], bool]) -> float:
+    """The end of the scales 0 <= scale where a condition holds; zero if it never does."""
+    if not holds(0.0):
+        return 0.0
+    low, high = 0.0, 1.0
+    while high < LARGEST_SCALE and holds(high):
+        low, high = high, 2 * high
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def simulate_gaps(cells: Bins, scale: float, replicates: int, seed: int) -> Tensor:
+    """Gaps (R, K) of a model whose expected gaps are `scale` times these, at the same sample size."""
+    rate = _rate(cells, scale)
+    return cells.confidence - draw_correct(cells.count, rate.expand(replicates, -1), seed)
+
+
+def _rate(cells: Bins, scale: float) -> Tensor:
+    """How often a cell's predictions come true where its gap is `scale` times the measured one; at most always."""
+    return ((cells.confidence - scale * cells.gap) / cells.count.clamp(min=1)).clamp(0, 1)
+
+
+def _expected_gap(cells: Bins, scale: float) -> Tensor:
+    return cells.confidence - cells.count * _rate(cells, scale)
+
+
+def draw_correct(count: Tensor, rate: Tensor, seed: int) -> Tensor:
+    """How many of `count` (K,) predictions come true at these rates (R, K): binomial, float64."""
+    # numpy draws large binomials in constant time
+    drawn = np.random.default_rng(seed).binomial(count.long().cpu().numpy(), rate.cpu().numpy())
+    return torch.from_numpy(drawn).to(rate)

@@ -1,0 +1,84 @@
+"""All of it at once: every scalar with its interval, the ECE's floor and limit, and whether it is calibrated."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lipscale.metrics import binned
+from lipscale.metrics.binned import BINS, by_class, equal_mass, equal_width
+from lipscale.metrics.floor import CalibratedTwin
+from lipscale.metrics.intervals import error_interval, mean_interval, share_interval
+from lipscale.metrics.predictions import Predictions
+from lipscale.metrics.scores import brier_of, nll_of
+from lipscale.metrics.smooth import bandwidth, grid_of_gaps, smooth_ece_at
+
+COARSE = 512  # cells of the grid on which the smooth ECE's interval is simulated
+
+
+def measure(
+    logits: Tensor, labels: Tensor, *, bins: int = BINS, calibration_size: int = 0, probabilities: bool = False
+) -> dict[str, Any]:
+    """Every metric of this package as one dictionary of plain numbers; `intervals` holds 95 % intervals.
+
+    With `calibration_size` the limit carries the error of a T* that was fitted on so many samples.
+    """
+    predictions = Predictions.of(logits, labels, probabilities=probabilities)
+    n, c = predictions.values.shape
+    top, mass, classwise = (cells(predictions, bins) for cells in (equal_width, equal_mass, by_class))
+    accuracy, nll, brier = predictions.correct, nll_of(predictions), brier_of(predictions)
+    gaps = grid_of_gaps(predictions)
+    sigma = bandwidth(gaps)
+    twin = CalibratedTwin(predictions, bins)
+    floor, limit = twin.floor(), twin.limit(calibration_size=calibration_size)
+    ece = float(binned.mean_absolute(top.gap, top.count))
+    calibration = binned.brier_calibration(classwise, n)
+    scalars = {
+        "accuracy": float(accuracy.mean()),
+        "nll": float(nll.mean()),
+        "brier": float(brier.mean()),
+        "brier_calibration": calibration,
+        "brier_refinement": float(brier.mean()) - calibration,
+        "ece": ece,
+        "esce": float(top.gap.sum()) / n,
+        "maximum_ce": float(binned.largest(top.gap, top.count)),
+        "adaptive_ece": float(binned.mean_absolute(mass.gap, mass.count)),
+        "classwise_ece": float(binned.mean_absolute(classwise.gap, classwise.count)),
+        "smooth_ece": float(smooth_ece_at(gaps, sigma)),
+    }
+    intervals = {
+        "accuracy": share_interval(scalars["accuracy"], n),
+        "nll": mean_interval(nll),
+        "brier": mean_interval(brier),
+        # the cells of all classes share n samples, so their mean square is 1 / C of the Brier score's part
+        "brier_calibration": tuple(c * end for end in error_interval(classwise, binned.mean_square)),
+        "ece": error_interval(top, binned.mean_absolute),
+        "esce": mean_interval(predictions.confidence - predictions.correct),
+        "maximum_ce": error_interval(top, binned.largest),
+        "adaptive_ece": error_interval(mass, binned.mean_absolute),
+        "classwise_ece": error_interval(classwise, binned.mean_absolute),
+        "smooth_ece": _smooth_interval(predictions, sigma),
+    }
+    return {
+        **scalars,
+        "ece_floor": floor.mean,
+        "ece_band": [floor.lower, floor.upper],
+        "ece_limit": limit,
+        "calibrated": ece <= limit,
+        "bins": bins,
+        "intervals": {name: list(ends) for name, ends in intervals.items()},
+    }
+
+
+def _smooth_interval(predictions: Predictions, sigma: float) -> tuple[float, float]:
+    """Of smECE_sigma at the bandwidth that was found, on a coarser grid."""
+    cell = (predictions.confidence * COARSE).round().long()
+    cells = binned.tally(cell, COARSE + 1, predictions.confidence, predictions.correct)
+    place = cells.count.nonzero().squeeze(1)  # only cells that hold samples are simulated
+
+    def statistic(gap: Tensor, count: Tensor) -> Tensor:
+        grid = torch.zeros(*gap.shape[:-1], COARSE + 1, dtype=gap.dtype, device=gap.device)
+        grid[..., place] = gap / count.sum()
+        return smooth_ece_at(grid, max(sigma, 2 / COARSE))
+
+    return error_interval(cells, statistic)

@@ -1,0 +1,173 @@
+"""What a report is about: everything that a run folder tells, and what it does not."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lipscale import run as runs
+from lipscale.config import Settings
+from lipscale.data import Preprocessing, Stored, as_input
+from lipscale.errors import UserError
+from lipscale.metrics.binned import BINS
+from lipscale.training.checkpoint import load_tensors
+
+SHOWN = 8  # hardest and easiest samples, each
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What the network said about the test samples."""
+
+    logits: Tensor  # (N, C)
+    labels: Tensor  # (N,)
+    radii: Tensor  # (N,), certified for the predicted class, right or wrong
+
+    @cached_property
+    def confidence(self) -> Tensor:
+        """The largest probability of each sample, (N,)."""
+        return torch.softmax(self.logits.double(), 1).amax(1)
+
+    @cached_property
+    def right(self) -> Tensor:
+        """Whether the predicted class is the true one, (N,)."""
+        return self.logits.argmax(1).eq(self.labels)
+
+    @property
+    def certified(self) -> Tensor:
+        """Radii of right answers, and zero for wrong ones, (N,)."""
+        return self.radii * self.right
+
+    @property
+    def bins(self) -> int:
+        """The bins of the reliability diagram: a handful of samples gets a handful of bins."""
+        return min(BINS, len(self.labels))
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A test sample worth looking at."""
+
+    index: int
+    image: Tensor | None  # (C, H, W) in [0, 1]; none for a table's row
+    truth: str
+    predicted: str
+    probability: float
+    radius: float
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A run, as far as its folder tells."""
+
+    name: str
+    folder: Path
+    settings: Settings
+    metrics: dict[str, Any]
+    unit: str
+    classes: tuple[str, ...]
+    history: list[dict[str, Any]] = field(default_factory=list)
+    robustness: dict[str, Any] = field(default_factory=dict)
+    answers: Answers | None = None
+    hardest: tuple[Shown, ...] = ()
+    easiest: tuple[Shown, ...] = ()
+    missing: tuple[str, ...] = ()  # sentences on what this report cannot show, and why
+
+
+def gather(folders: Sequence[Path], *, data_dir: Path | None = None) -> list[Facts]:
+    """The facts of each run; a run that is not finished is an error, a missing part of one is not."""
+    names = _short_names(folders)
+    return [_facts(folder, name, data_dir) for folder, name in zip(folders, names, strict=True)]
+
+
+def _facts(folder: Path, name: str, data_dir: Path | None) -> Facts:
+    settings, metrics, classes, preprocessing = runs.read_results(folder)
+    missing: list[str] = []
+    history = _history(folder / runs.HISTORY, missing)
+    if history and settings.method == "list" and not any(line["phase"] == 2 for line in history):
+        missing.append("There was no Phase II: the network was trained without the calibration samples.")
+    robustness_file = folder / runs.ROBUSTNESS
+    robustness = runs.read_json(robustness_file) if robustness_file.exists() else {}
+    if not robustness:
+        missing.append(f"No attack has been made yet: lipscale evaluate {folder}")
+    answers: Answers | None = None
+    hardest: tuple[Shown, ...] = ()
+    easiest: tuple[Shown, ...] = ()
+    try:
+        answers = Answers(**load_tensors(folder / runs.PREDICTIONS)[0])
+    except (UserError, TypeError):
+        missing.append(f"The test predictions are missing: lipscale evaluate {folder} writes them.")
+    else:
+        inputs = _inputs(settings, preprocessing, len(answers.labels), data_dir, missing)
+        hardest, easiest = _worth_seeing(answers, inputs, classes)
+    return Facts(
+        name, folder, settings, metrics, preprocessing.unit, classes, history, robustness,
+        answers, hardest, easiest, tuple(missing),
+    )  # fmt: skip
+
+
+def _history(path: Path, missing: list[str]) -> list[dict[str, Any]]:
+    """The epochs; whatever cannot be read is left out, and said."""
+    try:
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for line in lines:
+            line["lipschitz"] = float(line["lipschitz"])  # infinities are written as text
+            line["temperature"] = None if line["temperature"] is None else float(line["temperature"])
+        if lines:
+            return lines
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    missing.append(f"The history of the training ({path.name}) is missing or damaged, so L and T* are not drawn.")
+    return []
+
+
+def _inputs(
+    settings: Settings,
+    preprocessing: Preprocessing,
+    count: int,
+    data_dir: Path | None,
+    missing: list[str],
+) -> Tensor | Stored | None:
+    """The test inputs, if the data set is here and still has as many."""
+    try:
+        inputs = runs.read_data(settings, stored=preprocessing, data_dir=data_dir)[0].test.inputs
+    except UserError as error:
+        missing.append(f"The samples are not shown, because the data set is not here ({error}).")
+        return None
+    if len(inputs) != count:
+        missing.append(f"The samples are not shown: the data set has {len(inputs)} test samples now, not {count}.")
+        return None
+    return inputs
+
+
+def _worth_seeing(
+    answers: Answers, inputs: Tensor | Stored | None, classes: tuple[str, ...]
+) -> tuple[tuple[Shown, ...], tuple[Shown, ...]]:
+    """The hardest: most confident errors first, then the smallest radii. The easiest: the largest radii."""
+    radii = answers.radii.clamp(max=1e12)
+    hardness = torch.where(answers.right, -radii, 1 + answers.confidence)
+    ease = radii.masked_fill(~answers.right, -torch.inf)
+
+    def shown(i: int) -> Shown:
+        image = as_input(inputs[i : i + 1])[0].float() if inputs is not None and inputs.ndim == 4 else None
+        truth, answer = classes[int(answers.labels[i])], classes[int(answers.logits[i].argmax())]
+        return Shown(i, image, truth, answer, float(answers.confidence[i]), float(answers.radii[i]))
+
+    hardest = map(shown, hardness.topk(min(SHOWN, len(hardness))).indices.tolist())
+    easiest = map(shown, ease.topk(min(SHOWN, int(answers.right.sum()))).indices.tolist())
+    return tuple(hardest), tuple(easiest)
+
+
+def _short_names(folders: Sequence[Path]) -> list[str]:
+    """The last part of each path, or as many parts as tell the runs apart."""
+    resolved = [folder.resolve() for folder in folders]
+    for length in range(1, 1 + max(len(path.parts) for path in resolved)):
+        names = ["/".join(path.parts[-length:]) for path in resolved]
+        if len(set(names)) == len(names):
+            return names
+    raise UserError("the same run is given twice: " + ", ".join(map(str, folders)))

@@ -1,0 +1,272 @@
+"""The figures, each a function from runs to a matplotlib figure and the words that say what it shows."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+
+from lipscale.certificate import certified_accuracy_curve
+from lipscale.metrics import Bins, Floor, ece_floor, reliability
+from lipscale.report.facts import Answers, Facts
+from lipscale.report.theme import BAD, FAINT, GOOD, INK, colour, style
+from lipscale.report.words import ATTACK_NAMES, percent
+
+CURVE_POINTS = 400  # more steps than a reader can tell apart
+MARKERS = {"pgd": "o", "autoattack": "s"}
+
+
+class Drawn(NamedTuple):
+    """A figure, its title, and its text alternative."""
+
+    name: str
+    title: str
+    figure: Figure
+    words: str
+
+
+def draw_all(runs: Sequence[Facts]) -> list[Drawn]:
+    """Every figure that these runs have the facts for."""
+    drawn = [dynamics(runs), reliability_diagrams(runs), certified_curve(runs), confidence_histogram(runs)]
+    return [figure for figure in drawn if figure is not None]
+
+
+def dynamics(runs: Sequence[Facts]) -> Drawn | None:
+    """L and T* over the epochs of both phases, with the two regimes of Phase I (Fig. 3 of the paper)."""
+    runs = [run for run in runs if run.history]
+    if not runs:
+        return None
+    with style():
+        figure = Figure(figsize=(5.2, 4.6))
+        above, below = figure.subplots(2, 1, sharex=True)
+        words = []
+        for i, run in enumerate(runs):
+            constants = [line["lipschitz"] for line in run.history]
+            epochs = range(1, len(constants) + 1)
+            if len(runs) > 1:
+                above.plot(epochs, constants, color=colour(i), label=run.name)
+            else:
+                for part, (name, start, stop) in zip((BAD, GOOD, colour(2)), _spans(run), strict=False):
+                    above.plot(epochs[start - 1 : stop], constants[start - 1 : stop], color=part, label=name)
+                    for axes in (above, below):
+                        axes.axvspan(start, stop, color=part, alpha=0.07, linewidth=0)
+            temperatures = [
+                (e, line["temperature"])
+                for e, line in zip(epochs, run.history, strict=True)
+                if line["temperature"] is not None and 0 < line["temperature"] < math.inf
+            ]
+            if temperatures:
+                below.plot(*zip(*temperatures, strict=True), color=colour(i) if len(runs) > 1 else INK)
+            words.append(_describe_dynamics(run, constants))
+        below.axhline(1, color=FAINT, linewidth=1, linestyle="--")
+        for axes, name in ((above, "Lipschitz constant L"), (below, "temperature T*")):
+            axes.set_ylabel(name)
+            axes.set_yscale("log")
+            _plain_ticks(axes)
+        below.set_xlabel("epoch")
+        below.xaxis.set_major_locator(MaxNLocator(integer=True))
+        above.legend(fontsize=8)
+    return Drawn("dynamics", "L and T* during training", figure, " ".join(words))
+
+
+def relaxation_end(run: Facts) -> int:
+    """The epoch of Phase I at which L is largest: before it L relaxes, after it L contracts."""
+    first = [line["lipschitz"] for line in run.history if line["phase"] == 1]
+    return 1 + max(range(len(first)), key=first.__getitem__) if first else 0
+
+
+def _spans(run: Facts) -> list[tuple[str, int, int]]:
+    """The parts of a training: name, first and last epoch; each begins where the one before ends."""
+    total = len(run.history)
+    first = sum(line["phase"] == 1 for line in run.history)
+    if run.settings.method != "list" or not first:
+        return [("fixed L", 1, total)]
+    peak = relaxation_end(run)
+    spans = [("relaxation", 1, peak), ("contraction", peak, first), ("Phase II", first, total)]
+    return [(name, start, stop) for name, start, stop in spans if stop > start]
+
+
+def _describe_dynamics(run: Facts, constants: list[float]) -> str:
+    if run.settings.method != "list":
+        return f"{run.name}: L stays fixed at {constants[-1]:.4g} for {len(constants)} epochs."
+    first = [line for line in run.history if line["phase"] == 1]
+    peak = relaxation_end(run)
+    words = (
+        f"{run.name}: L starts at {run.settings.lipschitz:.4g}, relaxes to {constants[peak - 1]:.4g} by epoch {peak}, "
+        f"then contracts to {first[-1]['lipschitz']:.4g} by epoch {len(first)} of Phase I, where T* is "
+        f"{first[-1]['temperature']:.4f}."
+    )
+    second = len(run.history) - len(first)
+    return f"{words} Phase II has {second} epochs with L frozen." if second else words
+
+
+def reliability_diagrams(runs: Sequence[Facts]) -> Drawn | None:
+    """Accuracy against confidence: one diagram, or a grid over runs."""
+    known = _with_answers(runs)
+    if not known:
+        return None
+    columns = min(3, len(known))
+    rows = math.ceil(len(known) / columns)
+    words = []
+    with style():
+        figure = Figure(figsize=(4.6, 4.8) if len(known) == 1 else (3.1 * columns, 3.4 * rows))
+        parts = figure.subfigures(rows, columns, squeeze=False).ravel()
+        for part, (run, answers) in zip(parts, known, strict=False):
+            upper, lower = part.subplots(2, 1, sharex=True, height_ratios=(4, 1))
+            cells = reliability(answers.logits, answers.labels, answers.bins)
+            floor = ece_floor(answers.logits, answers.labels, answers.bins)
+            draw_reliability(upper, cells, floor)
+            draw_confidences(lower, cells)
+            if len(known) > 1:
+                upper.set_title(run.name, fontsize=9)
+            words.append(_describe_reliability(run, cells, floor))
+    return Drawn("reliability", "Reliability diagram", figure, " ".join(words))
+
+
+def draw_reliability(axes: Axes, cells: Bins, floor: Floor) -> None:
+    """Bars of accuracy, the gap to confidence, and the band in which a calibrated model's accuracy would lie."""
+    bins, width = len(cells.count), 1 / len(cells.count)
+    left = [m * width for m in range(bins)]
+    accuracy, confidence = cells.accuracy.tolist(), cells.mean_confidence.tolist()
+    low, high = floor.bin_lower.tolist(), floor.bin_upper.tolist()
+    filled = [m for m in range(bins) if cells.count[m] > 0]
+    for m in filled:
+        named = m == filled[-1]
+        axes.bar(
+            left[m],
+            accuracy[m],
+            width,
+            align="edge",
+            color=GOOD,
+            alpha=0.8,
+            linewidth=0,
+            label="accuracy" if named else None,
+        )
+        axes.bar(
+            left[m], confidence[m] - accuracy[m], width, bottom=accuracy[m], align="edge", facecolor="none",
+            edgecolor=BAD, hatch="////", linewidth=0.8, label="gap to confidence" if named else None,
+        )  # fmt: skip
+        axes.errorbar(
+            left[m] + width / 2, (low[m] + high[m]) / 2, yerr=(high[m] - low[m]) / 2, color=INK, linewidth=1, capsize=3,
+            label="a calibrated model, 95 %" if named else None,
+        )  # fmt: skip
+    axes.plot([0, 1], [0, 1], color=INK, linewidth=1, linestyle="--", zorder=4)
+    axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
+    axes.legend(loc="upper left", fontsize=8)
+
+
+def draw_confidences(axes: Axes, cells: Bins) -> None:
+    """The histogram of confidence, with its mean and the accuracy."""
+    bins, total = len(cells.count), float(cells.count.sum())
+    shares = (cells.count / total).tolist()
+    axes.bar([m / bins for m in range(bins)], shares, 1 / bins, align="edge", color=FAINT, linewidth=0)
+    axes.axvline(float(cells.confidence.sum()) / total, color=BAD, label="mean confidence")
+    axes.axvline(float(cells.correct.sum()) / total, color=GOOD, linestyle="--", label="accuracy")
+    axes.set(xlim=(0, 1), xlabel="confidence", ylabel="share")
+    axes.legend(loc="upper left", fontsize=7)
+
+
+def _describe_reliability(run: Facts, cells: Bins, floor: Floor) -> str:
+    filled = cells.count > 0
+    outside = filled & ((cells.accuracy < floor.bin_lower) | (cells.accuracy > floor.bin_upper))
+    mean = float(cells.confidence.sum() / cells.count.sum())
+    return (
+        f"{run.name}: mean confidence {percent(mean)}, accuracy {percent(run.metrics['accuracy'])}, ECE "
+        f"{run.metrics['ece']:.4f}. {int(outside.sum())} of {int(filled.sum())} bins with samples lie outside the band "
+        f"of a calibrated model (one in twenty is expected to)."
+    )
+
+
+def _with_answers(runs: Sequence[Facts]) -> list[tuple[Facts, Answers]]:
+    return [(run, run.answers) for run in runs if run.answers is not None]
+
+
+def certified_curve(runs: Sequence[Facts]) -> Drawn | None:
+    """Certified accuracy over epsilon, and above it what attacks have left."""
+    known = _with_answers(runs)
+    if not known:
+        return None
+    with style():
+        figure = Figure(figsize=(5.2, 3.6))
+        axes = figure.subplots()
+        words, used = [], set()
+        for i, (run, answers) in enumerate(known):
+            eps, share = curve(answers)
+            label = run.name if len(known) > 1 else "certified (proven)"
+            axes.step(eps, share, where="pre", color=colour(i), label=label)
+            for kind, result in run.robustness.items():
+                points = [(float(e), row["robust_accuracy"], row["interval"]) for e, row in result["at"].items()]
+                x, y, ends = zip(*points, strict=True)
+                errors = [[v - low for v, (low, _) in zip(y, ends, strict=True)],
+                          [high - v for v, (_, high) in zip(y, ends, strict=True)]]  # fmt: skip
+                name = None if kind in used else f"left by {ATTACK_NAMES[kind]}, with 95 %"
+                used.add(kind)
+                axes.errorbar(
+                    x, y, yerr=errors, fmt=MARKERS[kind], color=colour(i) if len(known) > 1 else BAD,
+                    markersize=5, capsize=3, linewidth=1, label=name,
+                )  # fmt: skip
+            shares = ", ".join(f"{percent(v)} at {e}" for e, v in run.metrics["certified_accuracy"].items())
+            words.append(f"{run.name}: certified accuracy is {shares}.")
+            words += [
+                f"At {e} {ATTACK_NAMES[kind]} left {percent(row['robust_accuracy'])} of {result['samples']} samples "
+                f"correct; {percent(row['certified_accuracy'])} of them all are certified."
+                for kind, result in run.robustness.items()
+                for e, row in result["at"].items()
+            ]
+        axes.set(xlabel=f"epsilon (l2, {known[0][0].unit})", ylabel="accuracy", ylim=(0, 1.02))
+        axes.set_xlim(left=0)
+        axes.legend(fontsize=8)
+    return Drawn("certified", "Certified accuracy and attacks", figure, " ".join(words))
+
+
+def curve(answers: Answers) -> tuple[list[float], list[float]]:
+    """Certified accuracy at up to CURVE_POINTS epsilons, from zero to the largest radius."""
+    steps, shares = certified_accuracy_curve(answers.certified.clamp(max=1e6))
+    if len(steps) == 0:
+        return [0.0, 1.0], [0.0, 0.0]
+    keep = torch.linspace(0, len(steps) - 1, min(CURVE_POINTS, len(steps))).round().long()
+    end = float(steps[-1])
+    return [0.0, *steps[keep].tolist(), end], [float(shares[0]), *shares[keep].tolist(), 0.0]
+
+
+def confidence_histogram(runs: Sequence[Facts]) -> Drawn | None:
+    """How often which confidence is given, right and wrong."""
+    known = _with_answers(runs)
+    if not known:
+        return None
+    with style():
+        figure = Figure(figsize=(5.2, 3.2))
+        axes = figure.subplots()
+        words = []
+        for i, (run, answers) in enumerate(known):
+            confidence, right = answers.confidence, answers.right
+            parts = [confidence[right].tolist(), confidence[~right].tolist()]
+            if len(known) == 1:
+                axes.hist(
+                    parts, bins=25, range=(0, 1), stacked=True, color=[GOOD, BAD], label=["right", "wrong"],
+                    edgecolor=INK, linewidth=0.3,
+                )  # fmt: skip
+            else:
+                axes.hist(confidence.tolist(), bins=25, range=(0, 1), histtype="step", color=colour(i), label=run.name)
+            sure = confidence >= 0.9
+            share = float(right[sure].double().mean()) if sure.any() else math.nan
+            words.append(
+                f"{run.name}: {percent(float(sure.double().mean()))} of the test samples get a confidence of at least "
+                f"90 %" + (f", and {percent(share)} of those are right." if sure.any() else ".")
+            )
+        axes.set(xlabel="confidence", ylabel="test samples", xlim=(0, 1), yscale="log")
+        _plain_ticks(axes)
+        axes.legend(fontsize=8, loc="upper left")
+    return Drawn("confidence", "Confidence histogram", figure, " ".join(words))
+
+
+def _plain_ticks(axes: Axes) -> None:
+    """1, 10, 100 instead of powers; and a few round numbers where the axis spans little."""
+    low, high = axes.get_ylim()
+    if high / max(low, 1e-300) < 20:
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

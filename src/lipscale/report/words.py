@@ -1,0 +1,68 @@
+"""Results in plain words: the verdict of a run, sentence by sentence."""
+
+from typing import Any
+
+ATTACK_NAMES = {"pgd": "PGD", "autoattack": "AutoAttack"}
+
+
+def verdict(metrics: dict[str, Any], unit: str, robustness: dict[str, Any] | None = None) -> list[str]:
+    """What a reader should take away, most important first."""
+    sentences = [_accuracy(metrics), _calibration(metrics), _certificate(metrics, unit)]
+    sentences += [_attack(result, unit) for result in (robustness or {}).values()]
+    sentences.append(_training(metrics))
+    return [sentence for sentence in sentences if sentence]
+
+
+def percent(share: float) -> str:
+    """0.947 -> 94.7 %."""
+    return f"{100 * share:.1f} %"
+
+
+def _accuracy(metrics: dict[str, Any]) -> str:
+    low, high = metrics.get("intervals", {}).get("accuracy", (None, None))
+    band = "" if low is None else f" (95 % interval {percent(low)} to {percent(high)})"
+    return f"It classifies {percent(metrics['accuracy'])} of {metrics['test_size']} test samples correctly{band}."
+
+
+def _calibration(metrics: dict[str, Any]) -> str:
+    if "calibrated" not in metrics:  # a run of an older version
+        return f"Its ECE is {metrics['ece']:.4f}."
+    ece, floor, limit = (metrics[key] for key in ("ece", "ece_floor", "ece_limit"))
+    if metrics["calibrated"]:
+        return (
+            f"It is not distinguishable from calibrated: its ECE is {ece:.4f}, and a perfectly calibrated model would "
+            f"show {floor:.4f} on average and up to {limit:.4f} at this sample size."
+        )
+    direction = "over" if metrics["esce"] > 0 else "under"
+    return (
+        f"It is {direction}-confident: its ECE is {ece:.4f}, where a calibrated model would stay below {limit:.4f} "
+        f"at this sample size."
+    )
+
+
+def _certificate(metrics: dict[str, Any], unit: str) -> str:
+    certified = metrics["certified_accuracy"]
+    if not certified:
+        return ""
+    shares = [f"{percent(share)} for changes up to {eps}" for eps, share in certified.items()]
+    return f"Correct and proven to stay so, as a share of all test samples: {', '.join(shares)} (l2 distance, {unit})."
+
+
+def _attack(result: dict[str, Any], unit: str) -> str:
+    name = ATTACK_NAMES.get(result["attack"], result["attack"])
+    rows = result["at"].items()
+    shares = [
+        f"{percent(row['robust_accuracy'])} at {eps} (proven: {percent(row['certified_accuracy'])})"
+        for eps, row in rows
+    ]
+    return f"{name} on {result['samples']} test samples left correct: {', '.join(shares)}."
+
+
+def _training(metrics: dict[str, Any]) -> str:
+    constant = f"L = {metrics['lipschitz_constant']:.4g}"
+    epochs = metrics.get("phase1_epochs")
+    if metrics.get("settled") is None:
+        return f"It was trained at a fixed {constant}."
+    if metrics["settled"]:
+        return f"The feedback settled at {constant} after {epochs} epochs of Phase I."
+    return f"The feedback had not settled after {epochs} epochs of Phase I: {constant} was still moving."

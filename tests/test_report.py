@@ -1,0 +1,268 @@
+"""The report: what it says, what it leaves out and says so, and that people can open it."""
+
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import torch
+
+from conftest import lipscale
+from lipscale.config import Settings
+from lipscale.errors import UserError
+from lipscale.report import write_report
+from lipscale.report.facts import Answers, gather
+from lipscale.report.figures import curve, relaxation_end
+from lipscale.report.page import selective
+from lipscale.report.words import verdict
+from lipscale.robustness import Attack
+from lipscale.run import attack_run, train
+
+
+def quick(folder, **changes):
+    knobs = {"limit": 300, "epochs": 6, "phase2_epochs": 2, "width": 16, "device": "cpu", "out": folder, **changes}
+    return train(Settings(**knobs))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A short LiST run with an attack, and one at a fixed L without."""
+    base = tmp_path_factory.mktemp("runs")
+    run = quick(base / "list")
+    attack_run(run, Attack(steps=5, restarts=1), samples=30)
+    quick(base / "fixed", method="fixed", lipschitz=2.0)
+    return base
+
+
+@pytest.fixture
+def runs(finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "runs")
+    return tmp_path / "runs"
+
+
+class Page(HTMLParser):
+    """What a reader of the page gets."""
+
+    def __init__(self, path: Path):
+        super().__init__()
+        self.text, self.links, self.labels, self.pictures = "", [], [], []
+        self.hidden = 0
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        self.hidden += tag in ("script", "style")
+        self.links += [found[key] for key in ("src", "href") if key in found]
+        if found.get("role") == "img":
+            self.labels.append(found.get("aria-label", ""))
+        if tag == "img":
+            self.pictures.append(found)
+
+    def handle_endtag(self, tag):
+        self.hidden -= tag in ("script", "style")
+
+    def handle_data(self, data):
+        self.text += "" if self.hidden else data
+
+
+def test_the_page_is_whole_by_itself_small_and_described(runs):
+    path = write_report([runs / "list"])
+    assert path == runs / "list" / "report.html"
+    assert path.stat().st_size < 5_000_000
+    page = Page(path)
+    assert all(link.startswith(("data:", "#")) for link in page.links)  # nothing is fetched
+    assert "url(http" not in path.read_text()
+    assert len(page.labels) == 4  # every figure has words
+    assert all(len(label) > 40 for label in page.labels)
+    assert len(page.pictures) == 16
+    assert all(picture["alt"] for picture in page.pictures)
+    for words in ("Verdict", "Certified accuracy at 0.25", "relaxes to", "Hardest", "calibration_fraction", "PGD"):
+        assert words in page.text
+    for name in ("dynamics", "reliability", "certified", "confidence"):
+        assert (runs / "list" / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert (runs / "list" / "figures" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_several_runs_share_one_page(runs, tmp_path):
+    path = write_report([runs / "list", runs / "fixed"], tmp_path / "both.html")
+    page = Page(path)
+    assert "The runs side by side" in page.text
+    assert "L stays fixed at 2 " in page.text
+    assert "fixed: No attack has been made yet" in page.text
+    assert (tmp_path / "both-figures" / "reliability.png").exists()
+    with pytest.raises(UserError, match="the same run is given twice"):
+        write_report([runs / "list", runs / "list"])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words", "figures"),
+    [
+        (lambda run: (run / "history.jsonl").unlink(), "history.jsonl) is missing", 3),
+        (lambda run: (run / "history.jsonl").write_text('{"phase": 1'), "missing or damaged", 3),
+        (lambda run: (run / "predictions.safetensors").unlink(), "test predictions are missing: lipscale evaluate", 1),
+        (lambda run: (run / "predictions.safetensors").write_bytes(b"torn"), "test predictions are missing", 1),
+        (lambda run: (run / "robustness.json").unlink(), "No attack has been made yet: lipscale evaluate", 4),
+    ],
+)
+def test_a_run_without_some_part_still_gives_a_report_that_says_so(runs, spoil, words, figures):
+    spoil(runs / "list")
+    page = Page(write_report([runs / "list"]))
+    assert "What this report does not show" in page.text
+    assert words in page.text
+    assert len(page.labels) == figures
+
+
+def test_a_run_without_phase_two_or_data_says_so(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(400, 5, generator=generator)
+    y = (x[:, 0] > 0).long()
+    import numpy as np
+
+    file = tmp_path / "rows.npz"
+    np.savez(file, x=x[:300], y=y[:300], x_test=x[300:], y_test=y[300:])
+    quick(tmp_path / "r", data=str(file), limit=None, phase2_epochs=0)
+    page = Page(write_report([tmp_path / "r"]))
+    assert "There was no Phase II" in page.text
+    assert "test row" in page.text  # a table's rows have no pictures
+    file.unlink()
+    assert "because the data set is not here" in Page(write_report([tmp_path / "r"])).text
+
+
+def test_an_unfinished_run_is_an_error_that_says_how_to_go_on(runs):
+    (runs / "list" / "metrics.json").unlink()
+    with pytest.raises(UserError, match="is not finished .* lipscale train --resume"):
+        write_report([runs / "list"])
+    with pytest.raises(UserError, match="is no run folder"):
+        write_report([runs])
+
+
+def test_what_users_name_their_classes_cannot_run_on_the_page(runs):
+    about = json.loads((runs / "list" / "data.json").read_text())
+    about["classes"] = [f"</script><script>alert({i})</script>" for i in range(10)]
+    (runs / "list" / "data.json").write_text(json.dumps(about))
+    text = write_report([runs / "list"]).read_text()
+    assert "<script>alert" not in text
+    assert "&lt;script&gt;alert" in text
+
+
+def test_the_curves_are_what_they_claim():
+    torch.manual_seed(1)
+    answers = Answers(3 * torch.randn(1000, 4), torch.randint(0, 4, (1000,)), torch.rand(1000))
+    for eps, share in list(zip(*curve(answers), strict=True))[1:-1]:
+        assert share == pytest.approx(float(((answers.certified >= eps) & answers.right).double().mean()))
+    for threshold, coverage, accuracy in zip(*selective(answers), strict=True):
+        kept = answers.confidence >= threshold
+        assert coverage == pytest.approx(float(kept.double().mean()))
+        assert accuracy == pytest.approx(float(answers.right[kept].double().mean()))
+
+
+def test_relaxation_ends_where_l_is_largest(runs):
+    (facts,) = gather([runs / "list"])
+    constants = [line["lipschitz"] for line in facts.history if line["phase"] == 1]
+    assert constants[relaxation_end(facts) - 1] == max(constants)
+
+
+METRICS = {
+    "accuracy": 0.9, "test_size": 1000, "ece": 0.01, "ece_floor": 0.012, "ece_limit": 0.02, "calibrated": True,
+    "esce": 0.001, "certified_accuracy": {"0.25": 0.6}, "lipschitz_constant": 5.0, "phase1_epochs": 40, "settled": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "not distinguishable from calibrated: its ECE is 0.0100"),
+        ({"ece": 0.05, "calibrated": False, "esce": 0.05}, "It is over-confident: its ECE is 0.0500"),
+        ({"ece": 0.05, "calibrated": False, "esce": -0.05}, "It is under-confident"),
+        ({}, "60.0 % for changes up to 0.25"),
+        ({}, "settled at L = 5 after 40 epochs"),
+        ({"settled": False}, "had not settled after 40 epochs"),
+        ({"settled": None}, "trained at a fixed L = 5"),
+    ],
+)
+def test_the_verdict_in_words(changes, words):
+    assert words in " ".join(verdict({**METRICS, **changes}, "pixels in [0, 1]"))
+
+
+@pytest.mark.slow
+def test_the_command(runs, tmp_path):
+    done = lipscale("report", runs / "list", runs / "fixed", "--out", tmp_path / "c.html")
+    assert done.stdout.strip() == f"Report: {tmp_path / 'c.html'}"
+    failed = lipscale("report", tmp_path, check=False)
+    assert failed.returncode == 2
+    assert "is no run folder" in failed.stderr
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine: apt-get install chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+def visit(browser, path, **options):
+    """A page that fails the test on any console error or request for something beyond the file."""
+    page = browser.new_context(**options).new_page()
+    troubles = []
+    page.on("console", lambda message: troubles.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: troubles.append(str(error)))
+    page.on(
+        "request", lambda request: None if request.url.startswith(("file:", "data:")) else troubles.append(request.url)
+    )
+    page.goto(path.resolve().as_uri())
+    return page, troubles
+
+
+def slide(page, name, value):
+    page.evaluate(
+        "([name, value]) => { const s = document.getElementById(name); s.value = value;"
+        " s.dispatchEvent(new Event('input')); }",
+        [name, value],
+    )
+    return page.inner_text(f"#{name}-words"), page.get_attribute(f"#{name}-chart .cursor", "x1")
+
+
+@pytest.mark.slow
+def test_the_sliders_move_figures_and_words_in_a_browser(browser, runs):
+    page, troubles = visit(browser, write_report([runs / "list"]))
+    answers = gather([runs / "list"])[0].answers
+    words, left = slide(page, "epsilon", 0)
+    assert f"{100 * float(answers.right.double().mean()):.1f} %" in words
+    words, right = slide(page, "epsilon", 1000)
+    assert "0.0 % of the test samples" in words
+    assert float(left) < float(right)
+    words, left = slide(page, "threshold", 0)
+    assert "100.0 % of the samples get an answer" in words
+    words, right = slide(page, "threshold", 800)
+    coverage = float((answers.confidence >= 0.8).double().mean())
+    shown = float(re.search(r"([\d.]+) % of the samples", words)[1]) / 100 if "get an answer" in words else 0.0
+    assert shown == pytest.approx(coverage, abs=0.01)
+    assert float(left) < float(right)
+    assert troubles == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_fits_phones_and_follows_dark_mode(browser, runs, tmp_path, width, scheme):
+    path = write_report([runs / "list", runs / "fixed"], tmp_path / "both.html")
+    page, troubles = visit(browser, path, viewport={"width": width, "height": 800}, color_scheme=scheme)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    ink, paper = (
+        sum(map(int, re.findall(r"\d+", page.evaluate(f"getComputedStyle(document.body).{key}"))[:3]))
+        for key in ("color", "backgroundColor")
+    )
+    assert (ink > paper) == (scheme == "dark")
+    label = page.evaluate("getComputedStyle(document.querySelector('figure svg text')).fill")
+    assert (sum(map(int, re.findall(r"\d+", label)[:3])) > 380) == (scheme == "dark")  # the plots follow, too
+    assert troubles == []
