@@ -21,9 +21,9 @@ from lipscale.data.batches import epoch_batches
 from lipscale.losses import offset_cross_entropy
 from lipscale.models import convnet
 
-SIZE = (320, 240)
+SIZE = (160, 120)
 DISTINCT = 200  # different pictures; each is written under many names
-STEPS = 30
+STEPS = 10
 BATCH = 128
 
 
@@ -59,7 +59,7 @@ def share_of_reading(folder: Path) -> tuple[float, float, float]:
         optimizer.step()
         steps.append(time.perf_counter() - start)
     batches.close()
-    return decoding, float(np.mean(waits[3:])), float(np.mean(steps[3:]))
+    return decoding, float(np.mean(waits[2:])), float(np.mean(steps[2:]))
 
 
 def main() -> None:

@@ -272,7 +272,10 @@ def test_changed_data_are_noticed(tmp_path, caplog):
     write_csv(path, [[*rows[0][:3], rows[1][3]], *rows[1:]])  # one label
     with pytest.raises(UserError, match="data of .*run are not what they were"):
         resume(tmp_path / "run")
-    write_csv(path, rows)
+    write_csv(tmp_path / "moved.csv", rows)  # elsewhere, but the same
+    settings = tmp_path / "run" / "settings.yaml"
+    settings.write_text(settings.read_text().replace(str(path), str(tmp_path / "moved.csv")))
+    path = tmp_path / "moved.csv"
     run = resume(tmp_path / "run")
     write_csv(path, [[str(2 * float(row[0])), *row[1:]] for row in rows])
     lipscale.run.evaluate_run(run)

@@ -76,7 +76,7 @@ def fuzz(strategy, action):
     count = 0
 
     @settings(
-        max_examples=2000 if SECONDS else EXAMPLES,
+        max_examples=100 if SECONDS else EXAMPLES,
         deadline=None,
         database=None,
         derandomize=not SECONDS,

@@ -291,10 +291,10 @@ def _resolve(settings: Settings, dataset: Dataset, preprocessing: Preprocessing)
     elif settings.augmentation != "none" and len(shape) == 1:
         raise UserError(f"augmentation {settings.augmentation!r} needs images, and {dataset.name} has rows")
     if settings.data not in READERS:
-        changes["data"] = str(Path(settings.data).resolve())
+        changes["data"] = str(Path(settings.data).expanduser().resolve())
     for name in ("data_dir", "test_data"):
         if (path := getattr(settings, name)) is not None:
-            changes[name] = path.resolve()
+            changes[name] = path.expanduser().resolve()
     return replace(settings, **changes)
 
 

@@ -112,8 +112,8 @@ def save_training(path: Path, training: ListTraining) -> None:
 
 
 def _digest(training: ListTraining) -> str:
-    """What tells the checkpoint of one run from that of another."""
-    settings = training.settings.model_dump_json(exclude={"out", "device", "data_dir"})
+    """What tells the checkpoint of one run from that of another; where its data lie does not."""
+    settings = training.settings.model_dump_json(exclude={"out", "device", "data", "data_dir", "test_data"})
     return hashlib.sha256(settings.encode()).hexdigest()
 
 
