@@ -578,6 +578,7 @@ def test_idx(tmp_path, name, suffix):
 @pytest.mark.parametrize(
     "content",
     [gzip.compress(idx(3, 4))[:-9], b"no gzip", b"", b"\x1f\x8b\x08" + bytes(20), gzip.compress(idx(3, 4)) + b"junk"],
+    ids=["cut off", "text", "nothing", "a header only", "junk behind"],  # the bytes hold the time of day
 )
 def test_gzip(tmp_path, content):
     (tmp_path / "bad.gz").write_bytes(content)

@@ -267,10 +267,10 @@ def test_hostile_archives_leave_nothing_behind(tmp_path, name):
     assert not (tmp_path / "evil").exists()
 
 
-@pytest.mark.parametrize(("suffix", "content"), [(".tar.gz", tar(*GOOD)), (".zip", zipped(*GOOD))])
-def test_a_good_archive_is_unpacked_and_left_overs_are_cleared(tmp_path, suffix, content):
+@pytest.mark.parametrize(("suffix", "pack"), [(".tar.gz", tar), (".zip", zipped)])
+def test_a_good_archive_is_unpacked_and_left_overs_are_cleared(tmp_path, suffix, pack):
     (tmp_path / ".unpacking-old").mkdir()
-    (tmp_path / f"set{suffix}").write_bytes(content)
+    (tmp_path / f"set{suffix}").write_bytes(pack(*GOOD))
     unpack(tmp_path / f"set{suffix}", tmp_path, "set", Limits(members=50, size=1000))
     assert (tmp_path / "set" / "sub" / "b.txt").read_bytes() == b"world"
     assert {p.name for p in tmp_path.iterdir()} == {"set", f"set{suffix}"}
