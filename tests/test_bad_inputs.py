@@ -813,6 +813,8 @@ def preprocessing(**changes):
 ABOUT = {
     "no dictionary": lambda about, run: [1],
     "no classes": lambda about, run: {k: v for k, v in about.items() if k != "classes"},
+    "an empty list of classes": lambda about, run: {**about, "classes": []},
+    "one class": lambda about, run: {**about, "classes": ["only"]},
     "classes that are numbers": lambda about, run: {**about, "classes": [1, 2, 3]},
     "classes that are a text": lambda about, run: {**about, "classes": "abc"},
     "no preprocessing": lambda about, run: {**about, "preprocessing": None},

@@ -9,10 +9,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 from torch import Tensor, nn
 
 from lipscale import world
@@ -423,7 +423,7 @@ def _stored_data(folder: Path) -> tuple[tuple[str, ...], Preprocessing, dict[str
     about = read_json(folder / DATA)
     try:
         return (
-            TypeAdapter(tuple[str, ...]).validate_python(about["classes"]),
+            TypeAdapter(Annotated[tuple[str, ...], Field(min_length=2)]).validate_python(about["classes"]),
             TypeAdapter(Preprocessing).validate_python(about["preprocessing"]),
             TypeAdapter(dict[str, str]).validate_python(about.get("digest", {})),
         )

@@ -1,5 +1,6 @@
 """A user's own arrays: an .npz file with x and y, and optionally x_test, y_test and classes."""
 
+import warnings
 import zipfile
 from math import prod
 from pathlib import Path
@@ -87,7 +88,9 @@ def _array(file: Any, name: str) -> np.ndarray:
     reader = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     if version not in reader:
         raise ValueError(f"version {version}")
-    shape, fortran, kind = reader[version](file)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a header from Python 2's days is as good
+        shape, fortran, kind = reader[version](file)
     if kind.hasobject or kind.fields or kind.subdtype or kind.itemsize == 0:
         raise UserError(f"{name}: expected plain arrays of numbers or names, got {str(kind)[:60]}")
     size = prod(shape) * kind.itemsize
