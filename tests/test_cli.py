@@ -40,7 +40,8 @@ def test_evaluate_prints_the_stored_metrics_again(run):
     assert {"ece_floor", "ece_limit", "calibrated", "intervals"} <= printed.keys()
     assert isinstance(printed["calibrated"], bool)
     other = json.loads(lipscale("evaluate", folder, "--attack", "none", "--json", "--epsilon", "1/10,1").stdout)
-    assert set(other["certified_accuracy"]) == {"0.1", "1"}
+    assert set(other["certified_accuracy"]) == {"0.1", "0.1412", "0.25", "0.5", "1"}
+    assert other == json.loads((folder / "metrics.json").read_text())  # what a report shows
 
 
 def test_evaluate_attacks_after_the_quick_numbers_and_keeps_the_result(run):

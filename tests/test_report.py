@@ -48,22 +48,26 @@ class Page(HTMLParser):
     def __init__(self, path: Path):
         super().__init__()
         self.text, self.links, self.labels, self.pictures = "", [], [], []
-        self.hidden = 0
+        self.words, self.inside, self.hidden = {}, "", 0
         self.feed(path.read_text())
 
     def handle_starttag(self, tag, attributes):
         found = dict(attributes)
         self.hidden += tag in ("script", "style")
         self.links += [found[key] for key in ("src", "href") if key in found]
+        self.inside = found.get("id", "") if tag == "figcaption" else self.inside
         if found.get("role") == "img":
-            self.labels.append(found.get("aria-label", ""))
+            self.labels.append(found["aria-labelledby"])
         if tag == "img":
             self.pictures.append(found)
 
     def handle_endtag(self, tag):
+        self.inside = "" if tag == "figcaption" else self.inside
         self.hidden -= tag in ("script", "style")
 
     def handle_data(self, data):
+        if self.inside:
+            self.words[self.inside] = self.words.get(self.inside, "") + data
         self.text += "" if self.hidden else data
 
 
@@ -75,10 +79,10 @@ def test_the_page_is_whole_by_itself_small_and_described(runs):
     assert all(link.startswith(("data:", "#")) for link in page.links)  # nothing is fetched
     assert "url(http" not in path.read_text()
     assert len(page.labels) == 4  # every figure has words
-    assert all(len(label) > 40 for label in page.labels)
+    assert all(len(page.words[label]) > 40 for label in page.labels)
     assert len(page.pictures) == 16
     assert all(picture["alt"] for picture in page.pictures)
-    for words in ("Verdict", "Certified accuracy at 0.25", "relaxes to", "Hardest", "calibration_fraction", "PGD"):
+    for words in ("Verdict", "certified accuracy at 0.25", "relaxes to", "Hardest", "calibration_fraction", "PGD"):
         assert words in page.text
     for name in ("dynamics", "reliability", "certified", "confidence"):
         assert (runs / "list" / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
@@ -89,6 +93,7 @@ def test_several_runs_share_one_page(runs, tmp_path):
     path = write_report([runs / "list", runs / "fixed"], tmp_path / "both.html")
     page = Page(path)
     assert "The runs side by side" in page.text
+    assert re.search(r"setting method\s*list\s*fixed", page.text)  # what the comparison is about
     assert "L stays fixed at 2 " in page.text
     assert "fixed: No attack has been made yet" in page.text
     assert (tmp_path / "both-figures" / "reliability.png").exists()
@@ -101,7 +106,10 @@ def test_several_runs_share_one_page(runs, tmp_path):
     [
         (lambda run: (run / "history.jsonl").unlink(), "history.jsonl) is missing", 3),
         (lambda run: (run / "history.jsonl").write_text('{"phase": 1'), "missing or damaged", 3),
-        (lambda run: (run / "predictions.safetensors").unlink(), "test predictions are missing: lipscale evaluate", 1),
+        (lambda run: (run / "history.jsonl").write_text('{"epoch": 1}\n'), "missing or damaged", 3),
+        (lambda run: (run / "robustness.json").write_text('{"pgd": {}}'), "robustness.json is damaged", 4),
+        (lambda run: (run / "robustness.json").write_text("{"), "robustness.json is damaged", 4),
+        (lambda run: (run / "predictions.safetensors").unlink(), "test predictions are missing or damaged", 1),
         (lambda run: (run / "predictions.safetensors").write_bytes(b"torn"), "test predictions are missing", 1),
         (lambda run: (run / "robustness.json").unlink(), "No attack has been made yet: lipscale evaluate", 4),
     ],
@@ -147,6 +155,27 @@ def test_what_users_name_their_classes_cannot_run_on_the_page(runs):
     assert "&lt;script&gt;alert" in text
 
 
+def test_folders_may_have_any_name(runs, tmp_path):
+    for name in ("a$_b^{c$", "_hidden", "数字"):
+        shutil.copytree(runs / "list", tmp_path / name)
+    folders = [tmp_path / name for name in ("a$_b^{c$", "_hidden", "数字")]
+    page = Page(write_report(folders, tmp_path / "names.html"))
+    assert all(folder.name in page.text for folder in folders)
+    with pytest.raises(UserError, match="is a folder; give a file"):
+        write_report(folders, tmp_path)
+
+
+def test_a_run_of_an_older_version_is_not_called_uncalibrated(runs):
+    path = runs / "list" / "metrics.json"
+    metrics = json.loads(path.read_text())
+    for key in ("intervals", "calibrated", "ece_floor", "ece_limit", "ece_band"):
+        del metrics[key]
+    path.write_text(json.dumps(metrics))
+    text = Page(write_report([runs / "list"])).text
+    assert "calibrated" not in text[: text.index("Numbers")]
+    assert "nan" not in text
+
+
 def test_the_curves_are_what_they_claim():
     torch.manual_seed(1)
     answers = Answers(3 * torch.randn(1000, 4), torch.randint(0, 4, (1000,)), torch.rand(1000))
@@ -166,7 +195,8 @@ def test_relaxation_ends_where_l_is_largest(runs):
 
 METRICS = {
     "accuracy": 0.9, "test_size": 1000, "ece": 0.01, "ece_floor": 0.012, "ece_limit": 0.02, "calibrated": True,
-    "esce": 0.001, "certified_accuracy": {"0.25": 0.6}, "lipschitz_constant": 5.0, "phase1_epochs": 40, "settled": True,
+    "esce": 0.001, "intervals": {"accuracy": [0.88, 0.92], "esce": [-0.01, 0.01]},
+    "certified_accuracy": {"0.25": 0.6}, "lipschitz_constant": 5.0, "phase1_epochs": 40, "settled": True,
 }  # fmt: skip
 
 
@@ -174,8 +204,12 @@ METRICS = {
     ("changes", "words"),
     [
         ({}, "not distinguishable from calibrated: its ECE is 0.0100"),
-        ({"ece": 0.05, "calibrated": False, "esce": 0.05}, "It is over-confident: its ECE is 0.0500"),
-        ({"ece": 0.05, "calibrated": False, "esce": -0.05}, "It is under-confident"),
+        (
+            {"ece": 0.05, "calibrated": False, "intervals": {"esce": [0.02, 0.08]}},
+            "It is over-confident: its ECE is 0.0500",
+        ),
+        ({"ece": 0.05, "calibrated": False, "intervals": {"esce": [-0.08, -0.02]}}, "It is under-confident"),
+        ({"ece": 0.05, "calibrated": False}, "over-confident in places, under-confident in others"),
         ({}, "60.0 % for changes up to 0.25"),
         ({}, "settled at L = 5 after 40 epochs"),
         ({"settled": False}, "had not settled after 40 epochs"),
@@ -189,7 +223,7 @@ def test_the_verdict_in_words(changes, words):
 @pytest.mark.slow
 def test_the_command(runs, tmp_path):
     done = lipscale("report", runs / "list", runs / "fixed", "--out", tmp_path / "c.html")
-    assert done.stdout.strip() == f"Report: {tmp_path / 'c.html'}"
+    assert done.stdout.split() == ["Report:", f"{tmp_path / 'c.html'}", "Figures:", f"{tmp_path / 'c-figures'}"]
     failed = lipscale("report", tmp_path, check=False)
     assert failed.returncode == 2
     assert "is no run folder" in failed.stderr

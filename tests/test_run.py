@@ -34,6 +34,7 @@ KEYS = {
         "test_size",
         "seconds",
     ),
+    *("ece_floor", "ece_limit", "calibrated", "intervals", "maximum_ce", "adaptive_ece", "classwise_ece", "smooth_ece"),
 }
 
 

@@ -43,6 +43,36 @@ def test_the_floor_falls_with_the_root_of_the_sample_size():
     assert few / many == pytest.approx(8, rel=0.1)
 
 
+def test_a_network_that_is_sure_and_right_is_calibrated():
+    """Its ECE is one of the few values that a calibrated model can show, so it must equal them to the bit."""
+    for n in (50, 200, 1000):
+        p = 0.9999 - 1e-5 * torch.rand(n, 1, dtype=torch.float64)
+        found = metrics.measure(torch.cat((p, 1 - p), 1), torch.zeros(n, dtype=torch.long), probabilities=True)
+        assert found["calibrated"]
+        assert found["ece_band"][0] <= found["ece"] <= found["ece_band"][1]
+        assert found["intervals"]["esce"][0] < 0 < found["intervals"]["esce"][1]
+
+
+@pytest.mark.parametrize("constant", [torch.zeros(40, 3), torch.eye(3)[torch.arange(40) % 3] * 1e6])
+def test_logits_without_information_are_measured_too(constant):
+    found = metrics.measure(constant, torch.arange(40) % 3, calibration_size=20)
+    assert found["ece_limit"] >= 0
+    assert found["calibrated"]
+
+
+def test_signed_errors_of_sharp_models_are_covered():
+    generator = torch.Generator().manual_seed(4)
+    covered = 0
+    for _ in range(200):
+        p = 1 - 0.005 * torch.rand(200, 1, generator=generator, dtype=torch.float64)
+        y = (torch.rand(200, generator=generator, dtype=torch.float64) > p.squeeze(1)).long()
+        low, high = metrics.summary._signed_interval(
+            metrics.Predictions.of(torch.cat((p, 1 - p), 1), y, probabilities=True)
+        )
+        covered += low <= 0 <= high
+    assert covered >= 180
+
+
 @pytest.mark.slow
 def test_the_band_covers_the_ece_of_calibrated_predictions_in_93_to_97_percent():
     generator = torch.Generator().manual_seed(1)
@@ -56,6 +86,18 @@ def test_the_band_covers_the_ece_of_calibrated_predictions_in_93_to_97_percent()
 
 
 @pytest.mark.slow
+def test_the_band_covers_a_hundred_flat_classes_too():
+    generator = torch.Generator().manual_seed(1)
+    inside = 0
+    for draw in range(400):
+        z = 0.3 * torch.randn(100, 100, generator=generator, dtype=torch.float64)
+        y = labels_of(z, generator)
+        floor = metrics.ece_floor(z, y, replicates=199, seed=draw)
+        inside += floor.lower <= metrics.ece(z, y) <= floor.upper
+    assert inside >= 0.93 * 400  # few values are possible, so a band must hold more than it promises
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("test_size", [1000, 10_000])
 def test_the_limit_holds_for_a_temperature_fitted_on_500_samples_in_93_to_97_percent(test_size):
     generator = torch.Generator().manual_seed(2)
@@ -64,8 +106,8 @@ def test_the_limit_holds_for_a_temperature_fitted_on_500_samples_in_93_to_97_per
         z = logits_of(500 + test_size, generator)
         y = labels_of(z, generator)
         scaled = z[500:] / fit_temperature(z[:500], y[:500])
-        twin = CalibratedTwin(metrics.Predictions.of(scaled, y[500:]), 15)
-        below += metrics.ece(scaled, y[500:]) <= twin.limit(calibration_size=500, replicates=199, seed=draw)
+        twin = CalibratedTwin(metrics.Predictions.of(scaled, y[500:]), 15, replicates=199, seed=draw)
+        below += metrics.ece(scaled, y[500:]) <= twin.limit(calibration_size=500)
     assert 930 <= below <= 970
 
 

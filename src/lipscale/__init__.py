@@ -110,3 +110,7 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(f"lipscale.{name}")
     raise AttributeError(f"module 'lipscale' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

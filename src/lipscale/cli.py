@@ -174,7 +174,7 @@ def _watch(folder: Path | None, settings: Settings | None) -> None:
 def evaluate(
     run: RunFolder,
     epsilon: Annotated[
-        str | None, typer.Option(help="Radii for certified and robust accuracy, such as 0.1,36/255.")
+        str | None, typer.Option(help="Radii to attack at, and to certify beside the run's own, such as 0.1,36/255.")
     ] = None,
     attack: Annotated[
         str, typer.Option(metavar="none|pgd|autoattack", help="What to attack with; AutoAttack is slow and strong.")
@@ -196,34 +196,41 @@ def evaluate(
 
         lipscale evaluate RUN --attack autoattack --attack-samples 1000 --epsilon 0.5
     """
-    from lipscale.attacks import autoattack_installed
+    from lipscale.attacks import require_autoattack
     from lipscale.progress import AttackProgress
     from lipscale.robustness import Attack
     from lipscale.run import attack_run, evaluate_run, load, strict_json
     from lipscale.show import print_metrics, print_robustness
 
+    attack = attack.lower()
     if attack not in ("none", "pgd", "autoattack"):
         raise UserError(f"--attack: expected none, pgd or autoattack, got {attack!r}")
-    if attack == "autoattack" and not autoattack_installed():
-        raise UserError("AutoAttack is an extra: pip install 'lipscale[attack]'")
-    epsilons = _epsilons(epsilon) if epsilon else None
+    epsilons = _epsilons(epsilon) if epsilon is not None else None
     loaded = load(run, device=device)
     unit = loaded.preprocessing.unit
-    if attack == "autoattack" and len(loaded.preprocessing.input_shape) != 3:
-        raise UserError("AutoAttack takes pictures, and this run takes rows of numbers: use --attack pgd")
+    if attack == "autoattack":
+        require_autoattack(loaded.preprocessing.input_shape)
+    if attack != "none" and epsilons and not any(epsilons):
+        raise UserError(
+            "--epsilon: an attack needs a radius above 0; with --attack none only certificates are measured"
+        )
     metrics = evaluate_run(loaded, data_dir=data_dir, epsilons=epsilons)
     if not as_json:
         print_metrics(metrics, unit)
     if attack != "none":
-        with AttackProgress() as progress:
-            metrics["robustness"] = attack_run(
-                loaded,
-                Attack(attack, seed=seed),  # type: ignore[arg-type]
-                samples=attack_samples,
-                epsilons=epsilons,
-                data_dir=data_dir,
-                on_progress=progress,
-            )
+        try:
+            with AttackProgress() as progress:
+                metrics["robustness"] = attack_run(
+                    loaded,
+                    Attack(attack, seed=seed),  # type: ignore[arg-type]
+                    samples=attack_samples,
+                    epsilons=epsilons,
+                    data_dir=data_dir,
+                    on_progress=progress,
+                )
+        except KeyboardInterrupt:
+            typer.echo("Stopped. The same command goes on where it was.", err=True)
+            raise typer.Exit(130) from None
         if not as_json:
             print_robustness(metrics["robustness"], unit)
             typer.echo(f"\nSee it with: lipscale report {run}")
@@ -342,9 +349,10 @@ def report(
 
         lipscale report runs/* --out comparison.html
     """
-    from lipscale.report import write_report
+    from lipscale.report import figures_folder, write_report
 
-    typer.echo(f"Report: {write_report(runs, out, data_dir=data_dir)}")
+    page = write_report(runs, out, data_dir=data_dir)
+    typer.echo(f"Report: {page}\nFigures: {figures_folder(runs, page)}")
 
 
 @data_app.command("list")

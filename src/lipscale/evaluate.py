@@ -10,7 +10,6 @@ from lipscale.certificate import ROUNDING_SAMPLES, Certificate, certified_accura
 from lipscale.data import Samples
 from lipscale.lipschitz import get_lipschitz
 from lipscale.metrics import measure
-from lipscale.metrics.binned import BINS
 from lipscale.mode import evaluation_mode, predict_logits
 from lipscale.temperature import fit_temperature
 
@@ -30,9 +29,8 @@ def evaluate(net: nn.Module, samples: Samples, *, epsilons: Sequence[float], cal
     with evaluation_mode(net):
         logits, labels = predict_logits(net, samples), samples.labels.long()
         certificate = Certificate.of(net, samples.largest(ROUNDING_SAMPLES))
-    bins = min(BINS, len(samples))  # a handful of samples gets a handful of bins
     metrics = {
-        **measure(logits, labels, bins=bins, calibration_size=calibration_size),
+        **measure(logits, labels, calibration_size=calibration_size),
         "temperature": fit_temperature(logits, labels),
         "lipschitz_constant": get_lipschitz(net),
         "lipschitz_bound": certificate.bound,

@@ -63,6 +63,7 @@ class AttackProgress:
         self.console = console or Console(stderr=True)
         self.bar: Progress | None = None
         self.tasks: dict[str, TaskID] = {}
+        self.finished: set[str] = set()
 
     def __enter__(self) -> Self:
         if self.console.is_terminal:
@@ -82,8 +83,10 @@ class AttackProgress:
     def __call__(self, what: str, done: int, total: int) -> None:
         """Report that `done` of `total` batches of a part are finished."""
         if self.bar is None:
-            if done == total:
-                self.console.print(f"{what}: done", highlight=False)
+            line = f"{what}: {'done' if done == total else f'{done} of {total} batches'}"
+            if line not in self.finished:
+                self.finished.add(line)
+                self.console.print(line, highlight=False)
             return
         if what not in self.tasks:
             self.tasks[what] = self.bar.add_task(what, total=total)

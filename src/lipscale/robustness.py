@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any, Literal
 
 import torch
@@ -15,7 +16,7 @@ from lipscale.certificate import Certificate, epsilon_names
 from lipscale.data import Samples, as_input
 from lipscale.errors import UnsoundError, UserError
 from lipscale.metrics import ece
-from lipscale.metrics.binned import BINS
+from lipscale.metrics.binned import bins_for
 from lipscale.metrics.intervals import share_interval
 from lipscale.mode import evaluation_mode
 
@@ -64,7 +65,7 @@ def measure_robustness(
         weights = digest(net, inputs, labels)
         rows = {}
         for name, eps in zip(epsilon_names(epsilons), epsilons, strict=True):
-            kept = cache(f"{attack.name}-{name}-{_digest_text(weights, attack, eps, box)}")
+            kept = cache(f"{attack.name}-{name}-{_digest_text(weights, attack, eps, box, _versions(attack))}")
 
             def progress(part: str, done: int, total: int, name: str = name) -> None:
                 on_progress(f"{part} at {name}", done, total)
@@ -74,6 +75,7 @@ def measure_robustness(
             _require_order(certified, radii, broken_at, name)
             robust = broken_at.isinf() | certified
             rows[name] = {
+                "samples": len(labels),
                 "certified_accuracy": float(certified.double().mean()),
                 "robust_accuracy": float(robust.double().mean()),
                 "interval": list(share_interval(float(robust.double().mean()), len(labels))),
@@ -132,8 +134,9 @@ def _break(
             progress("PGD", k + 1, len(batches))
     wrong = torch.cat([net(b).argmax(1) for b in points.split(BATCH)]) != labels
     distance = torch.where(wrong, distances(points, inputs), torch.inf)
-    kept.clear()  # the points have served; the distances are small
     kept["distance"] = distance
+    for key in set(kept) - {"distance"}:  # the points have served, and are large
+        del kept[key]
     return distance
 
 
@@ -189,7 +192,7 @@ def _calibration(
                 )
             found[kind].append(z)
         progress("calibration attacks", k + 1, len(batches))
-    bins = min(BINS, len(labels))
+    bins = bins_for(len(labels))
     rows = {}
     for kind, parts in found.items():
         z = torch.cat(parts)
@@ -207,6 +210,12 @@ def digest(net: nn.Module, inputs: Tensor, labels: Tensor) -> str:
         hasher.update(str((tuple(tensor.shape), tensor.dtype)).encode())
         hasher.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     return hasher.hexdigest()
+
+
+def _versions(attack: Attack) -> tuple[str, ...]:
+    """A mended attack does not answer from what an older one left behind."""
+    names = ("lipscale", "pyautoattack") if attack.name == "autoattack" else ("lipscale",)
+    return tuple(version(name) for name in names)
 
 
 def _digest_text(*parts: Any) -> str:

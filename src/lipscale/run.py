@@ -4,8 +4,8 @@ import json
 import logging
 import math
 import platform
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -104,7 +104,8 @@ def train(
             raise
         on_start(folder, settings)
         training.should_stop = should_stop
-        return _train_and_finish(folder, training, dataset.test, on_epoch)
+        with _saying_how_to_go_on(folder):
+            return _train_and_finish(folder, training, dataset.test, on_epoch)
 
 
 def resume(
@@ -137,7 +138,8 @@ def resume(
         write_atomically(folder / HISTORY, "".join(line + "\n" for line in lines).encode())
         on_start(folder, settings)
         training.should_stop = should_stop
-        return _train_and_finish(folder, training, dataset.test, on_epoch)
+        with _saying_how_to_go_on(folder):
+            return _train_and_finish(folder, training, dataset.test, on_epoch)
 
 
 def read_results(folder: Path) -> tuple[Settings, dict[str, Any], tuple[str, ...], Preprocessing]:
@@ -166,15 +168,17 @@ def load(folder: str | Path, *, device: str = "auto") -> Run:
 def evaluate_run(
     run: Run, *, data_dir: Path | None = None, epsilons: tuple[float, ...] | None = None
 ) -> dict[str, Any]:
-    """The run's metrics, measured again on the test part of its data."""
+    """The run's metrics, measured again on the test part of its data, and written; `epsilons` adds more radii."""
     measured = evaluate(
         run.net,
         held_out_samples(run, data_dir=data_dir),
-        epsilons=epsilons or run.settings.epsilons,
+        epsilons=sorted({*run.settings.epsilons, *(epsilons or ())}),
         calibration_size=run.metrics.get("calibration_size", 0),
     )
-    _save_predictions(run.folder, measured)  # what a report shows
-    return {**run.metrics, **measured.metrics}
+    metrics = {**run.metrics, **measured.metrics}
+    _save_predictions(run.folder, measured)
+    _write_json(run.folder / METRICS, metrics)
+    return metrics
 
 
 def attack_run(
@@ -191,16 +195,30 @@ def attack_run(
     result = measure_robustness(
         run.net,
         attack_samples(test, samples, seed=attack.seed),
-        epsilons=epsilons or tuple(eps for eps in run.settings.epsilons if eps > 0),
+        epsilons=[eps for eps in epsilons or run.settings.epsilons if eps > 0],  # at zero there is nothing to attack
         attack=attack,
         box=(0.0, 1.0) if run.preprocessing.unit == PIXELS else None,
         cache=lambda name: KeptTensors(run.folder / ATTACKS / name),
         on_progress=on_progress,
     )
     result["test_size"] = len(test)
-    stored = read_json(run.folder / ROBUSTNESS) if (run.folder / ROBUSTNESS).exists() else {}
-    _write_json(run.folder / ROBUSTNESS, {**stored, attack.name: result})
+    stored = _stored_attacks(run.folder)
+    kept = stored.get(attack.name, {}).get("at", {})
+    # a quick look at a few samples does not erase what more of them have shown
+    rows = {e: row for e, row in result["at"].items() if row["samples"] >= kept.get(e, row)["samples"]}
+    _write_json(run.folder / ROBUSTNESS, {**stored, attack.name: {**result, "at": {**kept, **rows}}})
     return result
+
+
+def _stored_attacks(folder: Path) -> dict[str, Any]:
+    try:
+        stored = read_json(folder / ROBUSTNESS)
+    except UserError:  # none yet, or a damaged one: attacks can be made again
+        return {}
+    try:
+        return {name: result for name, result in stored.items() if all(row["samples"] for row in result["at"].values())}
+    except (AttributeError, KeyError, TypeError):
+        return {}
 
 
 def held_out_samples(run: Run, *, data_dir: Path | None = None) -> Samples:
@@ -320,6 +338,18 @@ def _new_training(settings: Settings, dataset: Dataset, preprocessing: Preproces
     )
 
 
+@contextmanager
+def _saying_how_to_go_on(folder: Path) -> Iterator[None]:
+    """A run that is stopped, or cannot write any more, ends with the command that continues it."""
+    how = f"go on with: lipscale train --resume {folder}"
+    try:
+        yield
+    except StoppedError as stopped:
+        raise StoppedError(f"{stopped}; {how}") from None
+    except UnwritableError as error:
+        raise UnwritableError(f"{error}; what was saved before is intact: mend that, then {how}") from error
+
+
 def _train_and_finish(folder: Path, training: ListTraining, test: Samples, on_epoch: Callable[[Epoch], None]) -> Run:
     def finish_epoch(epoch: Epoch) -> None:
         append_durably(folder / HISTORY, json.dumps(_strict(asdict(epoch))))
@@ -327,15 +357,12 @@ def _train_and_finish(folder: Path, training: ListTraining, test: Samples, on_ep
         on_epoch(epoch)
 
     training.on_epoch = finish_epoch
-    how = f"go on with: lipscale train --resume {folder}"
     try:
         training.run()
     except StoppedError:
         save_training(folder / CHECKPOINT, training)
         phase, epoch = (2, training.phase2_epochs) if training.phase2_epochs else (1, training.phase1_epochs)
-        raise StoppedError(f"stopped after {epoch} whole epochs of Phase {'I' * phase}, all is saved; {how}") from None
-    except UnwritableError as error:
-        raise UnwritableError(f"{error}; what was saved before is intact: mend that, then {how}") from error
+        raise StoppedError(f"stopped after {epoch} whole epochs of Phase {'I' * phase}, all is saved") from None
     except DivergedError as error:
         last = f"the last good checkpoint is {folder / CHECKPOINT}" if (folder / CHECKPOINT).exists() else ""
         advice = f"try a smaller --learning-rate than {training.settings.learning_rate:g}"
@@ -409,8 +436,12 @@ def _history_lines(path: Path) -> list[str]:
 
 
 def _stored_settings(folder: Path) -> Settings:
+    if not folder.exists():
+        raise UserError(f"{folder} does not exist")
     if not (folder / SETTINGS).is_file():
-        raise UserError(f"{folder} is no run folder: it has no {SETTINGS}")
+        inside = sorted(path.parent.name for path in folder.glob(f"*/{SETTINGS}"))
+        hint = f"; it holds the runs {', '.join(inside[:5])}" if inside else ""
+        raise UserError(f"{folder} is no run folder: it has no {SETTINGS}{hint}")
     values, place = read_settings(folder / SETTINGS)
     settings = make_settings(values, place=place)
     if settings.model == "auto" or settings.width is None or settings.batch_size is None:

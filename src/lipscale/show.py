@@ -6,30 +6,18 @@ from rich.console import Console
 from rich.table import Table
 
 from lipscale.predict import Prediction
-from lipscale.report.words import ATTACK_NAMES, verdict
-
-# what `print_metrics` shows with an interval: name, key, format
-INTERVALS = (
-    ("accuracy", "accuracy", ".4f"),
-    ("NLL", "nll", ".4f"),
-    ("Brier score", "brier", ".4f"),
-    ("  of it calibration", "brier_calibration", ".4f"),
-    ("ECE", "ece", ".4f"),
-    ("ESCE", "esce", "+.4f"),
-    ("maximum calibration error", "maximum_ce", ".4f"),
-    ("adaptive ECE", "adaptive_ece", ".4f"),
-    ("classwise ECE", "classwise_ece", ".4f"),
-    ("smooth ECE", "smooth_ece", ".4f"),
-)
+from lipscale.report.words import ATTACK_NAMES, MEASURED, verdict
 
 
 def print_metrics(metrics: dict[str, Any], unit: str) -> None:
     """A run's metrics, one a line, then the verdict."""
     table = Table("", "", "95 % interval", box=None, padding=(0, 2, 0, 0))
-    for name, key, form in INTERVALS:
+    for name, key, form in MEASURED:
         if key in metrics:
-            low, high = (float(end) for end in metrics["intervals"].get(key, (float("nan"),) * 2))
-            table.add_row(name, f"{metrics[key]:{form}}", f"{low:{form}} to {high:{form}}")
+            ends = metrics.get("intervals", {}).get(key)
+            table.add_row(
+                name, f"{metrics[key]:{form}}", f"{float(ends[0]):{form}} to {float(ends[1]):{form}}" if ends else ""
+            )
     if "ece_band" in metrics:
         low, high = metrics["ece_band"]
         table.add_row("ECE of a calibrated model", f"{metrics['ece_floor']:.4f}", f"{low:.4f} to {high:.4f}")

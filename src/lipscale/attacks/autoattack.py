@@ -1,6 +1,7 @@
 """AutoAttack (Croce and Hein, 2020) through the extra `attack`."""
 
-from collections.abc import Callable, Iterator, MutableMapping
+import hashlib
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
@@ -17,6 +18,14 @@ CLASSES_FOR_DLR = 4  # the targeted DLR loss compares four logits
 def autoattack_installed() -> bool:
     """Whether the extra is there."""
     return find_spec("pyautoattack") is not None
+
+
+def require_autoattack(input_shape: Sequence[int]) -> None:
+    """Say early what AutoAttack cannot do without."""
+    if not autoattack_installed():
+        raise UserError("AutoAttack is an extra: pip install 'lipscale[attack]'")
+    if len(input_shape) != 3:
+        raise UserError("AutoAttack takes pictures, and this data has rows of numbers: use --attack pgd")
 
 
 def autoattack(
@@ -36,10 +45,7 @@ def autoattack(
     batch by batch, as upstream does, to the same points. `finished` keeps the batches that are done: pass a mapping
     that outlives the process, and a killed attack goes on where it was.
     """
-    if not autoattack_installed():
-        raise UserError("AutoAttack is an extra: pip install 'lipscale[attack]'")
-    if inputs.ndim != 4:
-        raise UserError("AutoAttack takes pictures, and this data has rows of numbers: use the attack pgd")
+    require_autoattack(inputs.shape[1:])
     finished = {} if finished is None else finished
     with torch.no_grad():
         logits = torch.cat([net(batch) for batch in inputs.split(batch_size)])
@@ -52,7 +58,7 @@ def autoattack(
         attack.attacks_to_run = [part]
         batches = left.split(batch_size) if len(left) else ()
         for k, batch in enumerate(batches):
-            key = f"{part}-{k}"
+            key = f"{part}-{k}-{_name(batch)}"
             if key not in finished:
                 with _own_random_state(inputs.device):
                     points, _ = attack.run_standard_evaluation(inputs[batch], labels[batch], batch_size=len(batch))
@@ -64,6 +70,11 @@ def autoattack(
         left = left[torch.cat(still)] if still else left
         on_batch((number + 1) * at_most, len(parts) * at_most)
     return found
+
+
+def _name(batch: Tensor) -> str:
+    """Which samples a batch holds: elsewhere, rounding may have left others over, and their points must not mix."""
+    return hashlib.sha256(repr(batch.tolist()).encode()).hexdigest()[:12]
 
 
 def _standard(net: nn.Module, classes: int, epsilon: float, seed: int, device: torch.device) -> Any:

@@ -160,11 +160,16 @@ def _bin_of(p: Tensor, bins: int) -> Tensor:
 
 def bin_edges(bins: int) -> Tensor:
     """0, 1/M, ..., 1, in float64."""
-    return torch.linspace(0, 1, bins + 1, dtype=torch.float64)
+    return torch.arange(bins + 1, dtype=torch.float64) / bins
+
+
+def bins_for(samples: int) -> int:
+    """15, or as many as there are samples where those are fewer."""
+    return min(BINS, samples)
 
 
 def _check_bins(predictions: Predictions, bins: int) -> None:
-    if bins < 1:
-        raise UserError(f"expected bins >= 1, got {bins}")
+    if not isinstance(bins, int) or bins < 1:
+        raise UserError(f"expected a whole number of bins >= 1, got {bins!r}")
     if len(predictions) < bins:
         raise UserError(f"expected at least as many samples as bins, got {len(predictions)} samples and {bins} bins")

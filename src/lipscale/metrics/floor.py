@@ -38,7 +38,7 @@ def ece_floor(
 ) -> Floor:
     """Mean and 95 % band of the ECE when every correctness is drawn from its confidence."""
     predictions = Predictions.of(logits, labels, probabilities=probabilities)
-    return CalibratedTwin(predictions, bins).floor(replicates=replicates, seed=seed)
+    return CalibratedTwin(predictions, bins, replicates=replicates, seed=seed).floor()
 
 
 def ece_limit(
@@ -53,8 +53,8 @@ def ece_limit(
 ) -> float:
     """The ECE that a calibrated model exceeds in 5 % of draws, where T* came from `calibration_size` samples."""
     predictions = Predictions.of(logits, labels, probabilities=probabilities)
-    twin = CalibratedTwin(predictions, bins)
-    return twin.limit(calibration_size=calibration_size, replicates=replicates, seed=seed)
+    twin = CalibratedTwin(predictions, bins, replicates=replicates, seed=seed)
+    return twin.limit(calibration_size=calibration_size)
 
 
 class CalibratedTwin:
@@ -63,7 +63,10 @@ class CalibratedTwin:
     Each bin is simulated in parts, so that confidences within it keep their differences.
     """
 
-    def __init__(self, predictions: Predictions, bins: int) -> None:
+    def __init__(self, predictions: Predictions, bins: int, *, replicates: int = REPLICATES, seed: int = 0) -> None:
+        if replicates < 1:
+            raise UserError(f"expected replicates >= 1, got {replicates}")
+        self.replicates, self.seed = replicates, seed
         self.predictions, self.bins = predictions, bins
         self.whole = equal_width(predictions, bins)
         edges = bin_edges(bins * PARTS)
@@ -72,16 +75,16 @@ class CalibratedTwin:
         self.count = torch.bincount(self._part, minlength=bins * PARTS).double()
         self.confidence = self._sums(predictions.confidence)
 
-    def floor(self, *, replicates: int = REPLICATES, seed: int = 0) -> Floor:
+    def floor(self) -> Floor:
         """See `ece_floor`."""
         rate = self.confidence / self.count.clamp(min=1)
-        gaps = self._simulate(rate.expand(replicates, -1), seed)
+        gaps = self._simulate(rate.expand(self.replicates, -1))
         errors = mean_absolute(gaps, self.whole.count)
         accuracy = (self.whole.confidence - gaps) / self.whole.count  # NaN where a bin is empty
         (lower, upper), (bin_lower, bin_upper) = _band(errors), _band(accuracy)
         return Floor(float(errors.mean()), float(lower), float(upper), bin_lower, bin_upper)
 
-    def limit(self, *, calibration_size: int = 0, replicates: int = REPLICATES, seed: int = 0) -> float:
+    def limit(self, *, calibration_size: int = 0) -> float:
         """See `ece_limit`.
 
         Where T* is off by a factor e^delta, delta ~ N(0, s^2), the true confidences are p(e^delta z); they are followed
@@ -90,26 +93,27 @@ class CalibratedTwin:
         if calibration_size < 0:
             raise UserError(f"expected calibration_size >= 0, got {calibration_size}")
         count = self.count.clamp(min=1)
-        rate = (self.confidence / count).expand(replicates, -1)
-        if calibration_size:
-            generator = torch.Generator().manual_seed(seed)
-            delta = torch.randn(replicates, 1, generator=generator, dtype=torch.float64).to(count.device)
-            delta *= temperature_error(self.predictions, calibration_size)
+        rate = (self.confidence / count).expand(self.replicates, -1)
+        error = temperature_error(self.predictions, calibration_size) if calibration_size else 0.0
+        if 0 < error < math.inf:  # logits without information do not depend on T at all
+            generator = torch.Generator().manual_seed(self.seed)
+            delta = torch.randn(self.replicates, 1, generator=generator, dtype=torch.float64).to(count.device)
+            delta *= error
             first, second = (self._sums(d) / count for d in _derivatives(self.predictions))
             rate = rate + delta * first + delta.square() / 2 * second
-        errors = mean_absolute(self._simulate(rate, seed), self.whole.count).sort().values
-        return float(errors[min(math.ceil(0.95 * (replicates + 1)), replicates) - 1])
+        errors = mean_absolute(self._simulate(rate), self.whole.count).sort().values
+        return float(errors[min(math.ceil(0.95 * (self.replicates + 1)), self.replicates) - 1])
 
     def _sums(self, values: Tensor) -> Tensor:
         return torch.bincount(self._part, values, minlength=self.bins * PARTS)
 
-    def _simulate(self, rate: Tensor, seed: int) -> Tensor:
+    def _simulate(self, rate: Tensor) -> Tensor:
         """Gaps of whole bins, (R, bins), with correctness drawn part by part at these rates (R, bins * PARTS)."""
         filled = self.count > 0  # most parts are empty, and need no draw
-        gaps = torch.zeros_like(rate)
-        correct = draw_correct(self.count[filled], rate[:, filled].clamp(0, 1), seed)
-        gaps[:, filled] = self.confidence[filled] - correct
-        return gaps.view(len(rate), self.bins, PARTS).sum(2)
+        correct = torch.zeros_like(rate)
+        correct[:, filled] = draw_correct(self.count[filled], rate[:, filled].clamp(0, 1), self.seed)
+        # counts are exact, and the confidences are summed as the measured ones are: what is equal is equal to the bit
+        return self.whole.confidence - correct.view(len(rate), self.bins, PARTS).sum(2)
 
 
 def temperature_error(predictions: Predictions, samples: int) -> float:

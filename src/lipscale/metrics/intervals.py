@@ -27,7 +27,7 @@ LARGEST_SCALE = 64.0
 
 def mean_interval(values: Tensor) -> Interval:
     """mean +- 1.96 s / sqrt(N), for the mean of many independent values."""
-    if len(values) < 2:
+    if len(values) < 2 or not values.isfinite().all():  # one value, or a true class of probability zero
         return (-math.inf, math.inf)
     mean, half = float(values.mean()), NORMAL * float(values.std()) / math.sqrt(len(values))
     return mean - half, mean + half

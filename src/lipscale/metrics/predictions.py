@@ -1,5 +1,6 @@
 """What a classifier said about labelled samples: logits or probabilities, checked once for all metrics."""
 
+import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
@@ -9,7 +10,8 @@ from torch import Tensor
 
 from lipscale.errors import UserError
 
-SUM_TOLERANCE = 1e-4  # what float32 may leave between a row of probabilities and one
+# what rounding may leave between a row of probabilities and one
+SUM_TOLERANCE, HALF_TOLERANCE = 1e-3, 1e-2
 LEAST_LOG = -700.0  # stands for log 0 where it is weighed by p = 0
 
 
@@ -24,19 +26,23 @@ class Predictions:
     @classmethod
     def of(cls, logits: Tensor, labels: Tensor, *, probabilities: bool = False) -> Self:
         """Check and convert; with `probabilities` the first argument holds those, and each row sums to one."""
+        logits, labels = torch.as_tensor(logits), torch.as_tensor(labels)  # numpy's arrays are welcome
         if logits.ndim != 2 or labels.shape != logits.shape[:1] or len(labels) == 0:
             shapes = f"logits {tuple(logits.shape)} and labels {tuple(labels.shape)}"
             raise UserError(f"expected logits (N, C) and labels (N,) with N >= 1, got {shapes}")
         if logits.shape[1] < 2:
-            raise UserError("expected at least 2 classes, got 1: logits (N, 1)")
+            raise UserError(f"expected at least 2 classes, got {logits.shape[1]}: logits {tuple(logits.shape)}")
         labels = _checked_labels(labels, logits.shape[1])
         values = logits.detach().double()
         if not values.isfinite().all():
             row = int((~values.isfinite()).any(1).nonzero()[0])
             raise UserError(f"expected finite values, got NaN or inf in row {row}")
+        tolerance = HALF_TOLERANCE if logits.dtype in (torch.float16, torch.bfloat16) else SUM_TOLERANCE
+        bad = (values < 0).any(1) | ((values.sum(1) - 1).abs() > tolerance)
         if not probabilities:
+            if not bad.any():
+                warnings.warn("these logits look like probabilities: pass probabilities=True if they are", stacklevel=3)
             return cls(values, labels)
-        bad = (values < 0).any(1) | ((values.sum(1) - 1).abs() > SUM_TOLERANCE)
         if bad.any():
             row = int(bad.nonzero()[0])
             total, least = float(values[row].sum()), float(values[row].min())

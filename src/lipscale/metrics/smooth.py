@@ -14,7 +14,7 @@ FINEST = 2 / GRID  # a narrower kernel would see the grid
 def smooth_ece(logits: Tensor, labels: Tensor, *, probabilities: bool = False) -> float:
     """smECE_sigma at the bandwidth where smECE_sigma = sigma."""
     gaps = grid_of_gaps(Predictions.of(logits, labels, probabilities=probabilities))
-    return float(smooth_ece_at(gaps, bandwidth(gaps)))
+    return min(1.0, float(smooth_ece_at(gaps, bandwidth(gaps))))  # the integral may round above it
 
 
 def grid_of_gaps(predictions: Predictions) -> Tensor:

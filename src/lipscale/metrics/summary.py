@@ -1,14 +1,15 @@
 """All of it at once: every scalar with its interval, the ECE's floor and limit, and whether it is calibrated."""
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from lipscale.metrics import binned
-from lipscale.metrics.binned import BINS, by_class, equal_mass, equal_width
+from lipscale.metrics.binned import bins_for, by_class, equal_mass, equal_width
 from lipscale.metrics.floor import CalibratedTwin
-from lipscale.metrics.intervals import error_interval, mean_interval, share_interval
+from lipscale.metrics.intervals import NORMAL, error_interval, mean_interval, share_interval
 from lipscale.metrics.predictions import Predictions
 from lipscale.metrics.scores import brier_of, nll_of
 from lipscale.metrics.smooth import bandwidth, grid_of_gaps, smooth_ece_at
@@ -17,13 +18,15 @@ COARSE = 512  # cells of the grid on which the smooth ECE's interval is simulate
 
 
 def measure(
-    logits: Tensor, labels: Tensor, *, bins: int = BINS, calibration_size: int = 0, probabilities: bool = False
+    logits: Tensor, labels: Tensor, *, bins: int | None = None, calibration_size: int = 0, probabilities: bool = False
 ) -> dict[str, Any]:
     """Every metric of this package as one dictionary of plain numbers; `intervals` holds 95 % intervals.
 
-    With `calibration_size` the limit carries the error of a T* that was fitted on so many samples.
+    With `calibration_size` the limit carries the error of a T* that was fitted on so many samples. There are 15 bins,
+    or as many as samples where those are fewer.
     """
     predictions = Predictions.of(logits, labels, probabilities=probabilities)
+    bins = bins_for(len(predictions)) if bins is None else bins
     n, c = predictions.values.shape
     top, mass, classwise = (cells(predictions, bins) for cells in (equal_width, equal_mass, by_class))
     accuracy, nll, brier = predictions.correct, nll_of(predictions), brier_of(predictions)
@@ -44,7 +47,7 @@ def measure(
         "maximum_ce": float(binned.largest(top.gap, top.count)),
         "adaptive_ece": float(binned.mean_absolute(mass.gap, mass.count)),
         "classwise_ece": float(binned.mean_absolute(classwise.gap, classwise.count)),
-        "smooth_ece": float(smooth_ece_at(gaps, sigma)),
+        "smooth_ece": min(1.0, float(smooth_ece_at(gaps, sigma))),
     }
     intervals = {
         "accuracy": share_interval(scalars["accuracy"], n),
@@ -53,7 +56,7 @@ def measure(
         # the cells of all classes share n samples, so their mean square is 1 / C of the Brier score's part
         "brier_calibration": tuple(c * end for end in error_interval(classwise, binned.mean_square)),
         "ece": error_interval(top, binned.mean_absolute),
-        "esce": mean_interval(predictions.confidence - predictions.correct),
+        "esce": _signed_interval(predictions),
         "maximum_ce": error_interval(top, binned.largest),
         "adaptive_ece": error_interval(mass, binned.mean_absolute),
         "classwise_ece": error_interval(classwise, binned.mean_absolute),
@@ -68,6 +71,17 @@ def measure(
         "bins": bins,
         "intervals": {name: list(ends) for name, ends in intervals.items()},
     }
+
+
+def _signed_interval(predictions: Predictions) -> tuple[float, float]:
+    """Of mean confidence minus accuracy; a run of correct answers must not pass for certainty.
+
+    The variance is the sample's or a calibrated model's, mean p (1 - p), whichever is larger.
+    """
+    gap, p = predictions.confidence - predictions.correct, predictions.confidence
+    variance = max(float(gap.var()) if len(gap) > 1 else 0.0, float((p * (1 - p)).mean()))
+    half = NORMAL * math.sqrt(variance / len(gap))
+    return float(gap.mean()) - half, float(gap.mean()) + half
 
 
 def _smooth_interval(predictions: Predictions, sigma: float) -> tuple[float, float]:

@@ -1,6 +1,5 @@
 """What a report is about: everything that a run folder tells, and what it does not."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -8,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import BaseModel, TypeAdapter
 from torch import Tensor
 
 from lipscale import run as runs
 from lipscale.config import Settings
 from lipscale.data import Preprocessing, Stored, as_input
 from lipscale.errors import UserError
-from lipscale.metrics.binned import BINS
+from lipscale.metrics import Predictions
+from lipscale.metrics.binned import bins_for
+from lipscale.robustness import AttackName
 from lipscale.training.checkpoint import load_tensors
 
 SHOWN = 8  # hardest and easiest samples, each
@@ -27,6 +29,12 @@ class Answers:
     logits: Tensor  # (N, C)
     labels: Tensor  # (N,)
     radii: Tensor  # (N,), certified for the predicted class, right or wrong
+
+    def check(self, classes: int) -> None:
+        """Refuse what cannot be the answers of a classifier of so many classes."""
+        Predictions.of(self.logits, self.labels)
+        if self.logits.shape[1] != classes or self.radii.shape != self.labels.shape:
+            raise UserError(f"expected answers for {classes} classes, got {tuple(self.logits.shape)}")
 
     @cached_property
     def confidence(self) -> Tensor:
@@ -45,8 +53,8 @@ class Answers:
 
     @property
     def bins(self) -> int:
-        """The bins of the reliability diagram: a handful of samples gets a handful of bins."""
-        return min(BINS, len(self.labels))
+        """The bins of the reliability diagram."""
+        return bins_for(len(self.labels))
 
 
 @dataclass(frozen=True)
@@ -66,6 +74,7 @@ class Facts:
     """A run, as far as its folder tells."""
 
     name: str
+    place: int  # among the runs of the report: its colour, whatever else is missing
     folder: Path
     settings: Settings
     metrics: dict[str, Any]
@@ -82,48 +91,93 @@ class Facts:
 def gather(folders: Sequence[Path], *, data_dir: Path | None = None) -> list[Facts]:
     """The facts of each run; a run that is not finished is an error, a missing part of one is not."""
     names = _short_names(folders)
-    return [_facts(folder, name, data_dir) for folder, name in zip(folders, names, strict=True)]
+    return [_facts(folder, name, i, data_dir) for i, (folder, name) in enumerate(zip(folders, names, strict=True))]
 
 
-def _facts(folder: Path, name: str, data_dir: Path | None) -> Facts:
+def _facts(folder: Path, name: str, place: int, data_dir: Path | None) -> Facts:
     settings, metrics, classes, preprocessing = runs.read_results(folder)
     missing: list[str] = []
     history = _history(folder / runs.HISTORY, missing)
     if history and settings.method == "list" and not any(line["phase"] == 2 for line in history):
         missing.append("There was no Phase II: the network was trained without the calibration samples.")
-    robustness_file = folder / runs.ROBUSTNESS
-    robustness = runs.read_json(robustness_file) if robustness_file.exists() else {}
-    if not robustness:
-        missing.append(f"No attack has been made yet: lipscale evaluate {folder}")
+    robustness = _robustness(folder, missing)
     answers: Answers | None = None
     hardest: tuple[Shown, ...] = ()
     easiest: tuple[Shown, ...] = ()
     try:
         answers = Answers(**load_tensors(folder / runs.PREDICTIONS)[0])
+        answers.check(len(classes))
     except (UserError, TypeError):
-        missing.append(f"The test predictions are missing: lipscale evaluate {folder} writes them.")
+        answers = None
+        missing.append(f"The test predictions are missing or damaged: lipscale evaluate {folder} writes them.")
     else:
         inputs = _inputs(settings, preprocessing, len(answers.labels), data_dir, missing)
         hardest, easiest = _worth_seeing(answers, inputs, classes)
     return Facts(
-        name, folder, settings, metrics, preprocessing.unit, classes, history, robustness,
+        name, place, folder, settings, metrics, preprocessing.unit, classes, history, robustness,
         answers, hardest, easiest, tuple(missing),
     )  # fmt: skip
 
 
+class _Epoch(BaseModel):
+    phase: int
+    lipschitz: float
+    temperature: float | None
+
+
+class _Errors(BaseModel):
+    ece: float
+
+
+class _Calibration(BaseModel):
+    clean: _Errors
+    over: _Errors
+    under: _Errors
+    maximum: _Errors
+    certified_confidence: tuple[float, float]
+
+
+class _Row(BaseModel):
+    samples: int
+    certified_accuracy: float
+    robust_accuracy: float
+    interval: tuple[float, float]
+    calibration: _Calibration
+
+
+class _Result(BaseModel):
+    attack: AttackName
+    at: dict[str, _Row]
+
+
+_RESULTS = TypeAdapter(dict[AttackName, _Result])
+
+
 def _history(path: Path, missing: list[str]) -> list[dict[str, Any]]:
-    """The epochs; whatever cannot be read is left out, and said."""
+    """The epochs; a file that cannot be read is left out, and that is said."""
     try:
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        for line in lines:
-            line["lipschitz"] = float(line["lipschitz"])  # infinities are written as text
-            line["temperature"] = None if line["temperature"] is None else float(line["temperature"])
-        if lines:
+        lines = [_Epoch.model_validate_json(line).model_dump() for line in path.read_text().splitlines()]
+        if lines and lines[0]["phase"] == 1:
             return lines
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError):
         pass
     missing.append(f"The history of the training ({path.name}) is missing or damaged, so L and T* are not drawn.")
     return []
+
+
+def _robustness(folder: Path, missing: list[str]) -> dict[str, Any]:
+    """The results of attacks, by attack."""
+    path = folder / runs.ROBUSTNESS
+    if not path.exists():
+        missing.append(f"No attack has been made yet: lipscale evaluate {folder}")
+        return {}
+    try:
+        return {name: result.model_dump() for name, result in _RESULTS.validate_json(path.read_bytes()).items()}
+    except (OSError, ValueError):
+        missing.append(
+            f"{path.name} is damaged, so attacks are not shown: lipscale evaluate {folder} makes them again."
+        )
+        return {}
 
 
 def _inputs(

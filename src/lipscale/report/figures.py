@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from lipscale.certificate import certified_accuracy_curve
 from lipscale.metrics import Bins, Floor, ece_floor, reliability
@@ -16,6 +16,8 @@ from lipscale.report.theme import BAD, FAINT, GOOD, INK, colour, style
 from lipscale.report.words import ATTACK_NAMES, percent
 
 CURVE_POINTS = 400  # more steps than a reader can tell apart
+PART_COLOURS = {"relaxation": BAD, "contraction": GOOD, "Phase II": colour(2), "fixed L": GOOD}
+ATTACK_COLOURS = {"pgd": BAD, "autoattack": colour(3)}
 MARKERS = {"pgd": "o", "autoattack": "s"}
 
 
@@ -25,7 +27,7 @@ class Drawn(NamedTuple):
     name: str
     title: str
     figure: Figure
-    words: str
+    words: list[str]
 
 
 def draw_all(runs: Sequence[Facts]) -> list[Drawn]:
@@ -35,41 +37,49 @@ def draw_all(runs: Sequence[Facts]) -> list[Drawn]:
 
 
 def dynamics(runs: Sequence[Facts]) -> Drawn | None:
-    """L and T* over the epochs of both phases, with the two regimes of Phase I (Fig. 3 of the paper)."""
+    """L and T* over the epochs of both phases, with the two regimes of Phase I (Fig. 2 of the paper)."""
     runs = [run for run in runs if run.history]
     if not runs:
         return None
     with style():
         figure = Figure(figsize=(5.2, 4.6))
         above, below = figure.subplots(2, 1, sharex=True)
-        words = []
-        for i, run in enumerate(runs):
-            constants = [line["lipschitz"] for line in run.history]
-            epochs = range(1, len(constants) + 1)
+        words: list[str] = []
+        all_l: list[float] = []
+        all_t = [1.0]
+        for run in runs:
+            # epoch 0 is where L starts
+            constants = [run.settings.lipschitz, *(line["lipschitz"] for line in run.history)]
+            epochs = range(len(constants))
             if len(runs) > 1:
-                above.plot(epochs, constants, color=colour(i), label=run.name)
+                above.plot(epochs, constants, color=colour(run.place), label=label(run))
             else:
-                for part, (name, start, stop) in zip((BAD, GOOD, colour(2)), _spans(run), strict=False):
-                    above.plot(epochs[start - 1 : stop], constants[start - 1 : stop], color=part, label=name)
+                for name, start, stop in _spans(run):
+                    part = PART_COLOURS[name]
+                    dot = "o" if start == stop else None
+                    above.plot(
+                        epochs[start - 1 : stop], constants[start - 1 : stop], marker=dot, color=part, label=name
+                    )
                     for axes in (above, below):
                         axes.axvspan(start, stop, color=part, alpha=0.07, linewidth=0)
             temperatures = [
                 (e, line["temperature"])
-                for e, line in zip(epochs, run.history, strict=True)
+                for e, line in enumerate(run.history, 1)
                 if line["temperature"] is not None and 0 < line["temperature"] < math.inf
             ]
             if temperatures:
-                below.plot(*zip(*temperatures, strict=True), color=colour(i) if len(runs) > 1 else INK)
+                below.plot(*zip(*temperatures, strict=True), color=colour(run.place) if len(runs) > 1 else INK)
+            all_l += constants
+            all_t += [t for _, t in temperatures]
             words.append(_describe_dynamics(run, constants))
         below.axhline(1, color=FAINT, linewidth=1, linestyle="--")
-        for axes, name in ((above, "Lipschitz constant L"), (below, "temperature T*")):
+        for axes, name, values in ((above, "Lipschitz constant L", all_l), (below, "temperature T*", all_t)):
             axes.set_ylabel(name)
-            axes.set_yscale("log")
-            _plain_ticks(axes)
+            _log_axis(axes, values)
         below.set_xlabel("epoch")
         below.xaxis.set_major_locator(MaxNLocator(integer=True))
         above.legend(fontsize=8)
-    return Drawn("dynamics", "L and T* during training", figure, " ".join(words))
+    return Drawn("dynamics", "L and T* during training", figure, words)
 
 
 def relaxation_end(run: Facts) -> int:
@@ -83,22 +93,24 @@ def _spans(run: Facts) -> list[tuple[str, int, int]]:
     total = len(run.history)
     first = sum(line["phase"] == 1 for line in run.history)
     if run.settings.method != "list" or not first:
-        return [("fixed L", 1, total)]
+        return [("fixed L", 0, total)]
     peak = relaxation_end(run)
-    spans = [("relaxation", 1, peak), ("contraction", peak, first), ("Phase II", first, total)]
+    spans = [("relaxation", 0, peak), ("contraction", peak, first), ("Phase II", first, total)]
     return [(name, start, stop) for name, start, stop in spans if stop > start]
 
 
 def _describe_dynamics(run: Facts, constants: list[float]) -> str:
     if run.settings.method != "list":
-        return f"{run.name}: L stays fixed at {constants[-1]:.4g} for {len(constants)} epochs."
+        return f"{run.name}: L stays fixed at {constants[-1]:.4g} for {len(run.history)} epochs."
     first = [line for line in run.history if line["phase"] == 1]
     peak = relaxation_end(run)
-    words = (
-        f"{run.name}: L starts at {run.settings.lipschitz:.4g}, relaxes to {constants[peak - 1]:.4g} by epoch {peak}, "
-        f"then contracts to {first[-1]['lipschitz']:.4g} by epoch {len(first)} of Phase I, where T* is "
-        f"{first[-1]['temperature']:.4f}."
-    )
+    words = f"{run.name}: L starts at {run.settings.lipschitz:.4g} and relaxes to {constants[peak]:.4g} by epoch {peak}"
+    if peak < len(first):
+        words += f", then contracts to {first[-1]['lipschitz']:.4g} by epoch {len(first)}, the last of Phase I"
+    words += f", where T* is {first[-1]['temperature']:.4f}."
+    unbounded = sum(line["temperature"] in (0, math.inf) for line in first)
+    if unbounded:
+        words += f" In {unbounded} epochs T* was 0 or infinite, and is not drawn."
     second = len(run.history) - len(first)
     return f"{words} Phase II has {second} epochs with L frozen." if second else words
 
@@ -122,8 +134,15 @@ def reliability_diagrams(runs: Sequence[Facts]) -> Drawn | None:
             draw_confidences(lower, cells)
             if len(known) > 1:
                 upper.set_title(run.name, fontsize=9)
+            else:
+                upper.legend(
+                    loc="lower left", bbox_to_anchor=(0, 1), ncols=3, fontsize=8, columnspacing=1, handlelength=1.5
+                )
             words.append(_describe_reliability(run, cells, floor))
-    return Drawn("reliability", "Reliability diagram", figure, " ".join(words))
+    words.append(
+        "Bars are accuracy, hatched is the gap to confidence, whiskers hold 95 % of a calibrated model's accuracy."
+    )
+    return Drawn("reliability", "Reliability diagram", figure, words)
 
 
 def draw_reliability(axes: Axes, cells: Bins, floor: Floor) -> None:
@@ -155,7 +174,6 @@ def draw_reliability(axes: Axes, cells: Bins, floor: Floor) -> None:
         )  # fmt: skip
     axes.plot([0, 1], [0, 1], color=INK, linewidth=1, linestyle="--", zorder=4)
     axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
-    axes.legend(loc="upper left", fontsize=8)
 
 
 def draw_confidences(axes: Axes, cells: Bins) -> None:
@@ -166,7 +184,7 @@ def draw_confidences(axes: Axes, cells: Bins) -> None:
     axes.axvline(float(cells.confidence.sum()) / total, color=BAD, label="mean confidence")
     axes.axvline(float(cells.correct.sum()) / total, color=GOOD, linestyle="--", label="accuracy")
     axes.set(xlim=(0, 1), xlabel="confidence", ylabel="share")
-    axes.legend(loc="upper left", fontsize=7)
+    axes.legend(loc="best", fontsize=7)
 
 
 def _describe_reliability(run: Facts, cells: Bins, floor: Floor) -> str:
@@ -178,6 +196,11 @@ def _describe_reliability(run: Facts, cells: Bins, floor: Floor) -> str:
         f"{run.metrics['ece']:.4f}. {int(outside.sum())} of {int(filled.sum())} bins with samples lie outside the band "
         f"of a calibrated model (one in twenty is expected to)."
     )
+
+
+def label(run: Facts) -> str:
+    """A run's name for a legend; matplotlib would hide one that begins with an underscore."""
+    return run.name if not run.name.startswith("_") else f"\u200b{run.name}"
 
 
 def _with_answers(runs: Sequence[Facts]) -> list[tuple[Facts, Answers]]:
@@ -193,33 +216,39 @@ def certified_curve(runs: Sequence[Facts]) -> Drawn | None:
         figure = Figure(figsize=(5.2, 3.6))
         axes = figure.subplots()
         words, used = [], set()
-        for i, (run, answers) in enumerate(known):
+        for run, answers in known:
             eps, share = curve(answers)
-            label = run.name if len(known) > 1 else "certified (proven)"
-            axes.step(eps, share, where="pre", color=colour(i), label=label)
+            name = label(run) if len(known) > 1 else "certified (proven)"
+            axes.step(eps, share, where="pre", color=colour(run.place), label=name)
             for kind, result in run.robustness.items():
                 points = [(float(e), row["robust_accuracy"], row["interval"]) for e, row in result["at"].items()]
                 x, y, ends = zip(*points, strict=True)
                 errors = [[v - low for v, (low, _) in zip(y, ends, strict=True)],
                           [high - v for v, (_, high) in zip(y, ends, strict=True)]]  # fmt: skip
-                name = None if kind in used else f"left by {ATTACK_NAMES[kind]}, with 95 %"
+                shade = colour(run.place) if len(known) > 1 else ATTACK_COLOURS[kind]
+                kinds = (f"left by {ATTACK_NAMES[kind]} on a subset, 95 %", "certified on that subset")
+                left, proven = (None, None) if kind in used else kinds
                 used.add(kind)
                 axes.errorbar(
-                    x, y, yerr=errors, fmt=MARKERS[kind], color=colour(i) if len(known) > 1 else BAD,
-                    markersize=5, capsize=3, linewidth=1, label=name,
-                )  # fmt: skip
+                    x, y, yerr=errors, fmt=MARKERS[kind], color=shade, markersize=5, capsize=3, linewidth=1, label=left
+                )
+                # the curve is of all test samples: what an attack leaves is to be held against its own subset
+                certified = [row["certified_accuracy"] for row in result["at"].values()]
+                axes.plot(x, certified, MARKERS[kind], markerfacecolor="none", color=shade, markersize=5, label=proven)
             shares = ", ".join(f"{percent(v)} at {e}" for e, v in run.metrics["certified_accuracy"].items())
-            words.append(f"{run.name}: certified accuracy is {shares}.")
-            words += [
-                f"At {e} {ATTACK_NAMES[kind]} left {percent(row['robust_accuracy'])} of {result['samples']} samples "
-                f"correct; {percent(row['certified_accuracy'])} of them all are certified."
+            attacks = [
+                f" At {e} {ATTACK_NAMES[kind]} left {percent(row['robust_accuracy'])} of {row['samples']} samples "
+                f"correct, and {percent(row['certified_accuracy'])} of the same samples are certified."
                 for kind, result in run.robustness.items()
                 for e, row in result["at"].items()
             ]
-        axes.set(xlabel=f"epsilon (l2, {known[0][0].unit})", ylabel="accuracy", ylim=(0, 1.02))
+            words.append(f"{run.name}: certified accuracy is {shares}.{''.join(attacks)}")
+        units = {run.unit for run, _ in known}
+        unit = units.pop() if len(units) == 1 else "each run in its own unit"
+        axes.set(xlabel=f"epsilon (l2, {unit})", ylabel="accuracy", ylim=(0, 1.04))
         axes.set_xlim(left=0)
         axes.legend(fontsize=8)
-    return Drawn("certified", "Certified accuracy and attacks", figure, " ".join(words))
+    return Drawn("certified", "Certified accuracy and attacks", figure, words)
 
 
 def curve(answers: Answers) -> tuple[list[float], list[float]]:
@@ -241,32 +270,40 @@ def confidence_histogram(runs: Sequence[Facts]) -> Drawn | None:
         figure = Figure(figsize=(5.2, 3.2))
         axes = figure.subplots()
         words = []
-        for i, (run, answers) in enumerate(known):
+        for run, answers in known:
             confidence, right = answers.confidence, answers.right
             parts = [confidence[right].tolist(), confidence[~right].tolist()]
             if len(known) == 1:
-                axes.hist(
-                    parts, bins=25, range=(0, 1), stacked=True, color=[GOOD, BAD], label=["right", "wrong"],
-                    edgecolor=INK, linewidth=0.3,
-                )  # fmt: skip
+                # over one another, not stacked: a logarithmic axis would belittle what lies on top
+                for values, shade, name in zip(parts, (GOOD, BAD), ("right", "wrong"), strict=True):
+                    axes.hist(values, bins=25, range=(0, 1), histtype="stepfilled", color=shade, alpha=0.65, label=name)
             else:
-                axes.hist(confidence.tolist(), bins=25, range=(0, 1), histtype="step", color=colour(i), label=run.name)
+                axes.hist(
+                    confidence.tolist(),
+                    bins=25,
+                    range=(0, 1),
+                    histtype="step",
+                    color=colour(run.place),
+                    label=label(run),
+                )
             sure = confidence >= 0.9
             share = float(right[sure].double().mean()) if sure.any() else math.nan
             words.append(
                 f"{run.name}: {percent(float(sure.double().mean()))} of the test samples get a confidence of at least "
                 f"90 %" + (f", and {percent(share)} of those are right." if sure.any() else ".")
             )
-        axes.set(xlabel="confidence", ylabel="test samples", xlim=(0, 1), yscale="log")
-        _plain_ticks(axes)
-        axes.legend(fontsize=8, loc="upper left")
-    return Drawn("confidence", "Confidence histogram", figure, " ".join(words))
+        axes.set(xlabel="confidence", ylabel="test samples", xlim=(0, 1))
+        _log_axis(axes, (0.8, axes.get_ylim()[1]))
+        axes.legend(fontsize=8, loc="best")
+    return Drawn("confidence", "Confidence histogram", figure, words)
 
 
-def _plain_ticks(axes: Axes) -> None:
-    """1, 10, 100 instead of powers; and a few round numbers where the axis spans little."""
-    low, high = axes.get_ylim()
-    if high / max(low, 1e-300) < 20:
+def _log_axis(axes: Axes, values: Sequence[float]) -> None:
+    """A logarithmic axis around positive values, with plain numbers: 1, 10, 100, or a few where it spans little."""
+    low, high = 0.9 * min(values), 1.1 * max(values)
+    axes.set_yscale("log")
+    axes.set_ylim(low, high)
+    if high / low < 50:
         axes.yaxis.set_minor_locator(NullLocator())
-        axes.yaxis.set_major_locator(MaxNLocator(5))
+        axes.yaxis.set_major_locator(MaxNLocator(5) if high / low < 4 else LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

@@ -4,44 +4,53 @@ from collections.abc import Sequence
 from typing import Any
 
 from lipscale.report.facts import Facts
-from lipscale.report.words import ATTACK_NAMES
+from lipscale.report.words import ATTACK_NAMES, MEASURED
 
-# name, key, format
-MEASURED = (
-    ("Accuracy", "accuracy", ".4f"),
-    ("ECE", "ece", ".4f"),
-    ("ESCE (over-confident if positive)", "esce", "+.4f"),
-    ("Maximum calibration error", "maximum_ce", ".4f"),
-    ("Adaptive ECE", "adaptive_ece", ".4f"),
-    ("Classwise ECE", "classwise_ece", ".4f"),
-    ("Smooth ECE", "smooth_ece", ".4f"),
-    ("NLL", "nll", ".4f"),
-    ("Brier score", "brier", ".4f"),
-    ("of it calibration", "brier_calibration", ".4f"),
+ABOUT_L = (
     ("T* on the test set", "temperature", ".4f"),
     ("Lipschitz constant L", "lipschitz_constant", ".4g"),
-    ("Proven bound", "lipschitz_bound", ".6g"),
+    ("proven bound", "lipschitz_bound", ".6g"),
 )
 
 
 def number_rows(runs: Sequence[Facts]) -> list[dict[str, Any]]:
     """Every number that at least one run has."""
-    rows = [_row(name, [_cell(run.metrics, key, form) for run in runs]) for name, key, form in MEASURED]
+    table = (*MEASURED, *ABOUT_L)
+    rows = [_row(name, [_cell(run.metrics, key, form) for run in runs]) for name, key, form in table]
     rows.insert(2, _row("ECE of a calibrated model", [_floor(run.metrics) for run in runs]))
     rows.insert(3, _row("ECE limit", [_cell(run.metrics, "ece_limit", ".4f") for run in runs]))
     epsilons = {eps: None for run in runs for eps in run.metrics["certified_accuracy"]}  # in order, once each
     for eps in sorted(epsilons, key=float):
         shares = [run.metrics["certified_accuracy"].get(eps) for run in runs]
         cells = [_text("" if share is None else f"{share:.4f}") for share in shares]
-        rows.append(_row(f"Certified accuracy at {eps}", cells))
+        rows.append(_row(f"certified accuracy at {eps}", cells))
     rows += [
-        _row("Radii in", [_text(run.unit) for run in runs]),
-        _row("Data, model, method", [_text(_kind(run)) for run in runs]),
-        _row("Train, calibration, test samples", [_text(_sizes(run.metrics)) for run in runs]),
-        _row("Epochs (Phase I, II)", [_text(_epochs(run.metrics)) for run in runs]),
-        _row("Training time", [_text(f"{run.metrics['seconds']:.0f} s") for run in runs]),
+        _row("radii in", [_text(run.unit) for run in runs]),
+        _row("data, model, method", [_text(_kind(run)) for run in runs]),
+        _row("train, calibration, test samples", [_text(_sizes(run.metrics)) for run in runs]),
+        _row("epochs (Phase I, II)", [_text(_epochs(run.metrics)) for run in runs]),
+        _row("training time", [_text(f"{run.metrics['seconds']:.0f} s") for run in runs]),
     ]
-    return [row for row in rows if any(cell["value"] for cell in row["cells"])]
+    return _differences(runs) + [row for row in rows if any(cell["value"] for cell in row["cells"])]
+
+
+def _differences(runs: Sequence[Facts]) -> list[dict[str, Any]]:
+    """The settings in which the runs differ: what a comparison is about."""
+    settings = [shown_settings(run) for run in runs]
+    keys = [key for key in settings[0] if len({values[key] for values in settings}) > 1]
+    return [_row(f"setting {key}", [_text(values[key]) for values in settings]) for key in keys]
+
+
+def shown_settings(run: Facts) -> dict[str, str]:
+    """The settings as text, in their order; where the folder lies is no setting of the run."""
+    values = run.settings.model_dump(mode="json", exclude={"out"})
+    return {key: _shown(value) for key, value in values.items()}
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_shown, value))
+    return "not set" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def tiles(run: Facts) -> list[dict[str, str]]:
@@ -52,7 +61,7 @@ def tiles(run: Facts) -> list[dict[str, str]]:
         {
             "value": f"{metrics['ece']:.4f}",
             "name": "ECE",
-            "note": f"limit {metrics.get('ece_limit', float('nan')):.4f}",
+            "note": _limit(metrics),
         },
     ]
     for eps, share in metrics["certified_accuracy"].items():
@@ -72,7 +81,7 @@ def attack_rows(runs: Sequence[Facts]) -> list[tuple[str, ...]]:
                 lower, upper = calibration["certified_confidence"]
                 rows.append(
                     (
-                        f"{run.name}, {ATTACK_NAMES[result['attack']]}, {eps} ({result['samples']} samples)",
+                        f"{run.name}, {ATTACK_NAMES[result['attack']]}, {eps} ({row['samples']} samples)",
                         f"{row['certified_accuracy']:.4f}",
                         f"{row['robust_accuracy']:.4f} ({low:.3f} to {high:.3f})",
                         *(f"{calibration[kind]['ece']:.4f}" for kind in ("clean", "over", "under", "maximum")),
@@ -96,6 +105,10 @@ def _cell(metrics: dict[str, Any], key: str, form: str) -> dict[str, str]:
     ends = metrics.get("intervals", {}).get(key)
     note = "" if ends is None else f"{float(ends[0]):{form}} to {float(ends[1]):{form}}"
     return _text(f"{float(metrics[key]):{form}}", note)
+
+
+def _limit(metrics: dict[str, Any]) -> str:
+    return f"limit {metrics['ece_limit']:.4f}" if "ece_limit" in metrics else ""
 
 
 def _floor(metrics: dict[str, Any]) -> dict[str, str]:

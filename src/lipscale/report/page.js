@@ -3,7 +3,7 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   if (!data) return;
-  const WIDTH = 420, HEIGHT = 240, LEFT = 38, BOTTOM = 30, TOP = 10, RIGHT = 10;
+  const WIDTH = 420, HEIGHT = 240, LEFT = 38, BOTTOM = 36, TOP = 10, RIGHT = 10;
   const percent = (share) => (100 * share).toFixed(1) + " %";
   const colour = (i) => `var(--s${i % 6})`;
 
@@ -16,7 +16,7 @@
   }
 
   // axes from 0 to `most` and from 0 to 1, the curves, and a cursor that `move` places
-  function chart(place, most, curves, label) {
+  function chart(place, most, curves, label, axis) {
     const svg = element("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label }, place);
     const across = (x) => LEFT + (WIDTH - LEFT - RIGHT) * x / most;
     const up = (y) => HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * y;
@@ -24,11 +24,13 @@
       const y = up(k / 4), x = across(most * k / 4);
       element("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: y, y2: y, class: "gridline" }, svg);
       element("text", { x: LEFT - 6, y: y + 4, "text-anchor": "end" }, svg, String(k / 4));
-      element("text", { x, y: HEIGHT - 10, "text-anchor": k === 4 ? "end" : "middle" }, svg, Number((most * k / 4).toPrecision(3)));
+      element("text", { x, y: HEIGHT - 20, "text-anchor": k === 4 ? "end" : "middle" }, svg, Number((most * k / 4).toPrecision(3)));
     }
+    element("text", { x: (LEFT + WIDTH) / 2, y: HEIGHT - 2, "text-anchor": "middle" }, svg, axis);
     for (const curve of curves) {
-      const points = curve.x.map((x, i) => `${across(x).toFixed(1)},${up(curve.y[i]).toFixed(1)}`);
-      const path = element("path", { d: "M" + points.join("L") }, svg);
+      // steps, as the values are: y[i] holds from x[i - 1] to x[i]
+      const steps = curve.x.map((x, i) => `V${up(curve.y[i]).toFixed(1)}H${across(x).toFixed(1)}`);
+      const path = element("path", { d: `M${across(0)},${up(curve.y[0]).toFixed(1)}${steps.join("")}` }, svg);
       path.style.stroke = curve.colour;
       if (curve.dashed) path.style.strokeDasharray = "6 4";
     }
@@ -59,20 +61,20 @@
     if (data.runs.length < 2) return;
     const line = document.createElement("p");
     line.className = "legend quiet";
-    data.runs.forEach((run, i) => {
+    data.runs.forEach((run) => {
       const entry = document.createElement("span"), swatch = document.createElement("i");
       swatch.className = "swatch";
-      swatch.style.background = colour(i);
+      swatch.style.background = colour(run.place);
       entry.append(swatch, run.name);
       line.append(entry);
     });
     place.append(line);
   }
 
-  function slider(name, most, curves, label, say) {
+  function slider(name, most, curves, label, axis, say) {
     const input = document.getElementById(name);
     const place = document.getElementById(name + "-chart");
-    const move = chart(place, most, curves, label);
+    const move = chart(place, most, curves, label, axis);
     legend(place);
     const update = () => {
       const x = most * input.value / 1000;
@@ -80,6 +82,7 @@
       move(x, values);
       const shown = say(x, values);
       document.getElementById(name + "-value").textContent = shown.value;
+      input.setAttribute("aria-valuetext", shown.value);
       document.getElementById(name + "-words").textContent = shown.words;
     };
     input.addEventListener("input", update);
@@ -90,19 +93,19 @@
   const named = (run, words) => (many ? `${run.name}: ${words}` : words[0].toUpperCase() + words.slice(1));
 
   slider("epsilon", data.largest,
-    data.runs.map((run, i) => ({ ...run.certified, colour: colour(i), beyond: 0 })),
-    "Certified accuracy over epsilon",
+    data.runs.map((run) => ({ ...run.certified, colour: colour(run.place), beyond: 0 })),
+    "Certified accuracy over epsilon", "epsilon",
     (x, values) => ({
       value: x.toPrecision(3),
       words: data.runs.map((run, i) => named(run, `${percent(values[i])} of the test samples are right and provably stay so.`)).join(" "),
     }));
 
   slider("threshold", 1,
-    data.runs.flatMap((run, i) => [
-      { ...run.accuracy, colour: colour(i), beyond: null },
-      { ...run.coverage, colour: colour(i), beyond: 0, dashed: true },
+    data.runs.flatMap((run) => [
+      { ...run.accuracy, colour: colour(run.place), beyond: null },
+      { ...run.coverage, colour: colour(run.place), beyond: 0, dashed: true },
     ]),
-    "Accuracy of the answers that are given (solid) and the share of samples that get one (dashed), over the confidence threshold",
+    "Accuracy of the answers that are given (solid) and the share of samples that get one (dashed), over the confidence threshold", "confidence threshold",
     (x, values) => ({
       value: percent(x),
       words: data.runs.map((run, i) => {
@@ -112,4 +115,6 @@
           : "no sample gets an answer.");
       }).join(" "),
     }));
+  // on paper nothing can be unfolded
+  window.addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((part) => { part.open = true; }));
 })();

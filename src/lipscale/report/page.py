@@ -17,15 +17,17 @@ from markupsafe import Markup
 from PIL import Image
 from torch import Tensor
 
+from lipscale.errors import UserError
 from lipscale.report.facts import Answers, Facts, Shown, gather
 from lipscale.report.figures import CURVE_POINTS, Drawn, curve, draw_all
-from lipscale.report.numbers import attack_rows, number_rows, tiles
+from lipscale.report.numbers import attack_rows, number_rows, shown_settings, tiles
 from lipscale.report.theme import as_svg, style
 from lipscale.report.words import verdict
 from lipscale.training.checkpoint import write_atomically
 
 LARGEST_PICTURE = 256
 FORMATS = ("png", "pdf")
+BADGES = {True: "not distinguishable from calibrated", False: "not calibrated", None: ""}  # None: it was not measured
 
 
 def write_report(folders: Sequence[Path], out: Path | None = None, *, data_dir: Path | None = None) -> Path:
@@ -33,9 +35,13 @@ def write_report(folders: Sequence[Path], out: Path | None = None, *, data_dir: 
     runs = gather(folders, data_dir=data_dir)
     if out is None:
         out = folders[0] / "report.html" if len(folders) == 1 else Path("report.html")
+    if out.is_dir():
+        raise UserError(f"{out} is a folder; give a file, such as --out {out / 'report.html'}")
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise UserError(f"--out: a report is a page, such as {out.with_suffix('.html')}, got {out}")
     drawn = draw_all(runs)
     page = render(runs, drawn)
-    beside = out.with_name("figures" if out.stem == "report" else f"{out.stem}-figures")
+    beside = figures_folder(folders, out)
     beside.mkdir(parents=True, exist_ok=True)
     for figure in drawn:
         for kind in FORMATS:
@@ -45,6 +51,11 @@ def write_report(folders: Sequence[Path], out: Path | None = None, *, data_dir: 
             write_atomically(beside / f"{figure.name}.{kind}", data.getvalue())
     write_atomically(out, page.encode())
     return out
+
+
+def figures_folder(folders: Sequence[Path], out: Path) -> Path:
+    """RUN/figures for a run's own report, else a folder named after the page."""
+    return folders[0] / "figures" if out.parent == folders[0] else out.with_name(f"{out.stem}-figures")
 
 
 def render(runs: Sequence[Facts], drawn: Sequence[Drawn]) -> str:
@@ -68,10 +79,13 @@ def render(runs: Sequence[Facts], drawn: Sequence[Drawn]) -> str:
                 {
                     "title": figure.title,
                     "words": figure.words,
+                    "name": figure.name,
                     "svg": as_svg(figure.figure, salt=figure.name),
                     "wide": several and figure.name == "reliability",
                 }
-                for figure in drawn
+                for figure in sorted(
+                    drawn, key=lambda figure: several and figure.name == "reliability"
+                )  # wide ones last
             ],
             missing=[f"{run.name}: {sentence}" if several else sentence for run in runs for sentence in run.missing],
             explorer=_explorer(runs),
@@ -85,8 +99,8 @@ def _run(run: Facts) -> dict[str, Any]:
         "name": run.name,
         "verdict": verdict(run.metrics, run.unit, run.robustness),
         "calibrated": calibrated,
-        "badge": "not distinguishable from calibrated" if calibrated else "not calibrated",
-        "settings": {k: "" if v is None else v for k, v in run.settings.model_dump(mode="json").items() if k != "out"},
+        "badge": BADGES[calibrated],
+        "settings": shown_settings(run),
         "hardest": [_shown(sample) for sample in run.hardest],
         "easiest": [_shown(sample) for sample in run.easiest],
     }
@@ -126,6 +140,7 @@ def _explorer(runs: Sequence[Facts]) -> dict[str, Any] | None:
         shown.append(
             {
                 "name": run.name,
+                "place": run.place,
                 "certified": {"x": _short(eps), "y": _short(share)},
                 "coverage": {"x": _short(threshold), "y": _short(coverage)},
                 "accuracy": {"x": _short(threshold), "y": _short(accuracy)},

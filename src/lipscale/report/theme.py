@@ -2,6 +2,7 @@
 
 import io
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -38,6 +39,7 @@ STYLE: dict[str, Any] = {
     "legend.frameon": False,
     "lines.linewidth": 1.6,
     "figure.constrained_layout.use": True,
+    "text.parse_math": False,  # a folder's name is no formula
     "svg.fonttype": "none",  # text stays text: it can be read aloud, searched and scaled
     "pdf.fonttype": 42,
 }
@@ -46,7 +48,8 @@ STYLE: dict[str, Any] = {
 @contextmanager
 def style() -> Iterator[None]:
     """Draw and save in our look, whatever the user's matplotlib is set to."""
-    with mpl.rc_context():
+    with mpl.rc_context(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # names in any script; the page has the fonts
         mpl.rcdefaults()
         mpl.rcParams.update(STYLE)  # type: ignore[arg-type]
         yield

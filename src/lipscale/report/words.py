@@ -2,13 +2,26 @@
 
 from typing import Any
 
+# what is measured with an interval: name, key in the metrics, format
+MEASURED = (
+    ("accuracy", "accuracy", ".4f"),
+    ("ECE", "ece", ".4f"),
+    ("ESCE", "esce", "+.4f"),
+    ("maximum calibration error", "maximum_ce", ".4f"),
+    ("adaptive ECE", "adaptive_ece", ".4f"),
+    ("classwise ECE", "classwise_ece", ".4f"),
+    ("smooth ECE", "smooth_ece", ".4f"),
+    ("NLL", "nll", ".4f"),
+    ("Brier score", "brier", ".4f"),
+    ("Brier score, calibration part", "brier_calibration", ".4f"),
+)
 ATTACK_NAMES = {"pgd": "PGD", "autoattack": "AutoAttack"}
 
 
 def verdict(metrics: dict[str, Any], unit: str, robustness: dict[str, Any] | None = None) -> list[str]:
     """What a reader should take away, most important first."""
     sentences = [_accuracy(metrics), _calibration(metrics), _certificate(metrics, unit)]
-    sentences += [_attack(result, unit) for result in (robustness or {}).values()]
+    sentences += [_attack(result) for result in (robustness or {}).values()]
     sentences.append(_training(metrics))
     return [sentence for sentence in sentences if sentence]
 
@@ -33,9 +46,11 @@ def _calibration(metrics: dict[str, Any]) -> str:
             f"It is not distinguishable from calibrated: its ECE is {ece:.4f}, and a perfectly calibrated model would "
             f"show {floor:.4f} on average and up to {limit:.4f} at this sample size."
         )
-    direction = "over" if metrics["esce"] > 0 else "under"
+    low, high = metrics["intervals"]["esce"]
+    direction = "It is over-confident" if low > 0 else "It is under-confident" if high < 0 else "It is not calibrated"
+    mixed = " (over-confident in places, under-confident in others)" if low <= 0 <= high else ""
     return (
-        f"It is {direction}-confident: its ECE is {ece:.4f}, where a calibrated model would stay below {limit:.4f} "
+        f"{direction}{mixed}: its ECE is {ece:.4f}, where a calibrated model would stay below {limit:.4f} "
         f"at this sample size."
     )
 
@@ -48,14 +63,15 @@ def _certificate(metrics: dict[str, Any], unit: str) -> str:
     return f"Correct and proven to stay so, as a share of all test samples: {', '.join(shares)} (l2 distance, {unit})."
 
 
-def _attack(result: dict[str, Any], unit: str) -> str:
+def _attack(result: dict[str, Any]) -> str:
     name = ATTACK_NAMES.get(result["attack"], result["attack"])
     rows = result["at"].items()
     shares = [
-        f"{percent(row['robust_accuracy'])} at {eps} (proven: {percent(row['certified_accuracy'])})"
+        f"{percent(row['robust_accuracy'])} of {row['samples']} samples at {eps} (95 % interval "
+        f"{percent(row['interval'][0])} to {percent(row['interval'][1])}; proven: {percent(row['certified_accuracy'])})"
         for eps, row in rows
     ]
-    return f"{name} on {result['samples']} test samples left correct: {', '.join(shares)}."
+    return f"{name} left correct {', '.join(shares)}."
 
 
 def _training(metrics: dict[str, Any]) -> str:
