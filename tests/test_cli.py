@@ -65,6 +65,15 @@ def test_predict_answers_for_files_and_for_the_test_part(run, tmp_path):
     (tmp_path / "row.csv").write_text(",".join(["0.5"] * 64) + "\n")
     answers = json.loads(lipscale("predict", folder, tmp_path / "row.csv", "--json").stdout)
     assert answers[0].keys() == {"source", "label", "probability", "radius", "unit"}
+    lipscale("predict", folder, tmp_path / "row.csv", "--out", tmp_path / "answers.csv", "--epsilon", "0.1")
+    head, row = (tmp_path / "answers.csv").read_text().splitlines()
+    assert head == "source,label,probability,radius,unit,lowest,highest"
+    assert row.split(",")[1] == answers[0]["label"]
+    lipscale("predict", folder, "--out", tmp_path / "answers.json")
+    assert len(json.loads((tmp_path / "answers.json").read_text())) == 10
+    refused = lipscale("predict", folder, "--out", tmp_path / "answers.txt", check=False)
+    assert refused.returncode == 2
+    assert ".csv or .json" in refused.stderr
 
 
 def test_data_list_tells_where_and_how(tmp_path):
@@ -132,6 +141,12 @@ def bad(tmp_path_factory):
     np.savez(folder / "table.npz", x=x, y=y)
     np.savez(folder / "rare.npz", x=x, y=np.where(np.arange(60) < 4, 1, 0))
     (folder / "typo.yaml").write_text("lipshitz: 2\n")
+    (folder / "twice.yaml").write_text("seed: 2\nseed: 3\n")
+    (folder / "true.yaml").write_text("seed: true\n")
+    (folder / "typo.csv").write_text("a,y\n1,p\n2,q\n3;p\n")
+    for name in ("cat", "dog"):
+        (folder / "pictures" / name).mkdir(parents=True)
+        (folder / "pictures" / name / "1.png").write_bytes(b"no picture")
     (folder / "exists").mkdir()
     (folder / "exists" / "file").write_text("mine")
     return folder
@@ -169,6 +184,20 @@ def bad(tmp_path_factory):
         (("evaluate", "{bad}"), "no run folder"),
         (("evaluate", "{bad}", "--epsilon", "x"), "--epsilon"),
         (("predict", "{bad}"), "no run folder"),
+        (("train", "--sed", "1"), "No such option: --sed"),
+        (("trian",), "No such command 'trian'"),
+        (("predict",), "Missing argument 'RUN'"),
+        (("audit", "{bad}", "--samples", "few"), "--samples"),
+        (("train", "{bad}/twice.yaml"), "'seed' is given twice"),
+        (("train", "{bad}/true.yaml"), "yes and no"),
+        (("train", "--data", "{bad}/typo.csv", "--label", "y"), "typo.csv, line 4: expected 2 cells"),
+        (("train", "--data", "{bad}/typo.csv"), "Give --label, one of a, y"),
+        (("train", "--data", "{bad}/typo.csv", "--label", "z"), "no column 'z'"),
+        (("train", "--data", "{bad}/pictures"), "cat/1.png as a picture"),
+        (("train", "--data", "{bad}/exists"), "holds 0 class folders"),
+        (("train", "--data", "{bad}/none"), "does not exist"),
+        (("data", "get", "imagenet"), "to be had: mnist"),
+        (("data", "get", "mnist", "--mirror", "file:///etc", "--data-dir", "{bad}/new"), "http"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_two(bad, arguments, message):

@@ -4,12 +4,12 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from lipscale.config import Settings, make_settings, read_settings
-from lipscale.errors import DivergedError, UnsoundError, UserError
+from lipscale.errors import DivergedError, StoppedError, UnsoundError, UserError
 from lipscale.flags import with_settings_as_flags
 
 # what needs torch is imported inside the commands: it takes seconds, and --help should not
@@ -54,16 +54,31 @@ def main() -> None:
     # spinning only briefly costs nothing on an idle machine
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     try:
-        app()
+        code = app(standalone_mode=False)
     except (UserError, DivergedError) as error:
-        print(f"lipscale: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(2)
+        _complain(str(error))
     except UnsoundError as error:
         print(f"lipscale: {error}", file=sys.stderr)
         sys.exit(1)
+    except BrokenPipeError:  # whoever read our output has seen enough
+        sys.stderr.close()
+        sys.exit(1)
     except OSError as error:  # a full disk, a folder that may not be written to
-        print(f"lipscale: {error}", file=sys.stderr)
-        sys.exit(2)
+        _complain(str(error))
+    except Exception as error:
+        # a flag that does not exist, for one; typer has a click of its own, so known by what it can do
+        if not hasattr(error, "format_message"):
+            raise
+        command = getattr(getattr(error, "ctx", None), "command_path", "lipscale")
+        _complain(f"{error.format_message()} (see {command} --help)")
+    except KeyboardInterrupt:
+        sys.exit(130)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _complain(message: str) -> NoReturn:
+    print(f"lipscale: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(2)
 
 
 def train(
@@ -120,30 +135,34 @@ def _watch(folder: Path | None, settings: Settings | None) -> None:
     from lipscale.report import write_report
     from lipscale.run import resume, train
     from lipscale.show import print_metrics
+    from lipscale.stopping import StopRequest, polite_stop
     from lipscale.training import Epoch
 
     shown: dict[str, Any] = {}
+    stop = StopRequest()
     with ExitStack() as stack:
 
         def on_start(run_folder: Path, resolved: Settings) -> None:
             shown["folder"] = run_folder
             typer.echo(f"Run folder: {run_folder}", err=True)
             shown["progress"] = stack.enter_context(TrainingProgress(resolved))
+            stack.enter_context(polite_stop(stop, lambda line: typer.echo(line, err=True)))
 
         def on_epoch(epoch: Epoch) -> None:
             shown["progress"](epoch)
 
         try:
             if settings is not None:
-                run = train(settings, on_start=on_start, on_epoch=on_epoch)
+                run = train(settings, on_start=on_start, on_epoch=on_epoch, should_stop=stop)
             else:
                 assert folder is not None
-                run = resume(folder, on_start=on_start, on_epoch=on_epoch)
-        except KeyboardInterrupt:
+                run = resume(folder, on_start=on_start, on_epoch=on_epoch, should_stop=stop)
+        except (StoppedError, KeyboardInterrupt) as stopped:
             stack.close()
-            if "folder" in shown:
-                typer.echo(f"Stopped. Go on with: lipscale train --resume {shown['folder']}", err=True)
-            raise typer.Exit(130) from None
+            again = f"go on with: lipscale train --resume {shown['folder']}" if shown else "nothing was written"
+            text = str(stopped) or f"stopped at once; {again}"
+            typer.echo(f"{text[0].upper()}{text[1:]}", err=True)
+            raise typer.Exit(stop.exit_code) from None
     if not shown:
         typer.echo(f"{run.folder} is finished already.", err=True)
     print_metrics(run.metrics, run.preprocessing.unit)
@@ -229,9 +248,10 @@ def predict(
     run: RunFolder,
     files: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="FILE...", help="Pictures, .npy or .npz arrays (x), or .csv rows of numbers."),
+        typer.Argument(metavar="FILE...", help="Pictures, .csv or .parquet tables, .npy or .npz arrays (x)."),
     ] = None,
     epsilon: Annotated[str | None, typer.Option(help="Print the certified range of each probability too.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write a table to this .csv or .json file instead.")] = None,
     data_dir: DataDir = None,
     device: Device = "auto",
     as_json: Json = False,
@@ -242,12 +262,14 @@ def predict(
     what the network sees: pictures are converted and resized to it first. With `--epsilon 0.1` the range is printed
     in which the probability provably stays under every change up to 0.1.
     """
-    from dataclasses import asdict
-
-    from lipscale.predict import predict, read_inputs
+    from lipscale.predict import as_csv, predict, read_inputs
+    from lipscale.predict import as_json as to_json
     from lipscale.run import first_test_samples, load
     from lipscale.show import print_predictions
+    from lipscale.training.checkpoint import write_atomically
 
+    if out is not None and out.suffix not in (".csv", ".json"):
+        raise UserError(f"--out {out}: expected a name that ends in .csv or .json")
     reach = _epsilons(epsilon)[0] if epsilon else None
     loaded = load(run, device=device)
     truth: list[str] = []
@@ -258,9 +280,11 @@ def predict(
         names = [f"test sample {i}" for i in range(len(inputs))]
         truth = [loaded.classes[y] for y in labels.tolist()]
     answers = predict(loaded, inputs, names, epsilon=reach)
-    if as_json:
-        rows = [{k: v for k, v in asdict(answer).items() if v is not None} for answer in answers]
-        typer.echo(json.dumps(rows, indent=2))
+    if out is not None:
+        write_atomically(out, (as_csv(answers) if out.suffix == ".csv" else f"{to_json(answers)}\n").encode())
+        typer.echo(f"Wrote {len(answers)} predictions to {out}", err=True)
+    elif as_json:
+        typer.echo(to_json(answers))
     else:
         print_predictions(answers, truth)
 
@@ -346,9 +370,46 @@ def list_data(
     table.add_column("where", overflow="fold")
     for name, reader in READERS.items():
         folder = find_folder(name, data_dir)
-        where = "embedded" if not reader.files else str(folder) if folder else f"not found: {reader.get}"
+        where = "embedded" if not reader.layouts else str(folder) if folder else f"not found: {reader.get}"
         table.add_row(name, reader.about, where)
     Console().print(table)
+
+
+@data_app.command("get")
+def get_data(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name from `lipscale data list`.")],
+    data_dir: Annotated[Path | None, typer.Option(help="Where to put it; default ~/.local/share/lipscale.")] = None,
+    mirror: Annotated[
+        str | None, typer.Option(metavar="URL", help="Another address to get the same files from.")
+    ] = None,
+) -> None:
+    """Download a public data set, check it and unpack it; a broken download goes on where it broke off."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    from lipscale.data import OWN_FOLDER, READERS, find_folder
+    from lipscale.data.download import DOWNLOADS, get
+
+    if name not in DOWNLOADS:
+        raise UserError(f"unknown data set {name!r}; to be had: {', '.join(DOWNLOADS)}")
+    target = data_dir or Path(OWN_FOLDER).expanduser()
+    if found := find_folder(name, target):
+        typer.echo(f"{name} is in {found} already.")
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        tasks: dict[str, Any] = {}
+
+        def progress(file: str, done: int, total: int | None) -> None:
+            if file not in tasks:
+                tasks[file] = bars.add_task(file)
+            bars.update(tasks[file], completed=done, total=total)
+
+        folder = get(DOWNLOADS[name], target, progress=progress, mirror=mirror)
+    if find_folder(name, target) is None:
+        raise UserError(f"{folder} lacks files of {name}; expected {READERS[name].layouts[0][1]}")
+    how = "" if data_dir is None else f" --data-dir {data_dir}"
+    typer.echo(f"{name} is in {folder}. Train on it with: lipscale train --data {name}{how}")
 
 
 app.command()(with_settings_as_flags(train))

@@ -1,6 +1,7 @@
 """Typed, validated settings: defaults, then a YAML file, then flags; a wrong key or value is named with its place."""
 
 import difflib
+import math
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from lipscale.errors import UserError
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Names = tuple[str, ...]
+LONGEST_FILE = 1 << 20
 
 
 class Settings(BaseModel):
@@ -18,13 +21,41 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    data: str = Field("digits", description="A data set's name (see `lipscale data list`) or an .npz file.")
+    data: str = Field(
+        "digits",
+        description="A data set's name (see `lipscale data list`), a folder of class folders with pictures, a .csv or "
+        ".parquet table, or an .npz file.",
+    )
+    label: str | None = Field(None, description="The column of a table that names the class.")
+    drop: Names = Field((), description="Columns of a table to leave out, such as id,name.")
+    categories: Names = Field((), description="Columns that hold categories although they look like numbers.")
+    test_data: Path | None = Field(None, description="The test part, if it is separate: of the same kind as --data.")
+    test_fraction: float = Field(
+        0.2, gt=0, lt=1, description="Share held out for the test where your data have no test part."
+    )
     data_dir: Path | None = Field(
         None, description="Where data sets lie; else $LIPSCALE_DATA and the system's folders."
     )
     limit: int | None = Field(None, ge=2, description="Train on a stratified subset of this many samples.")
     augmentation: Literal["auto", "none", "crop", "flip", "crop+flip"] = Field(
         "auto", description="Random crops and mirror images; auto takes what suits the data set."
+    )
+    image_size: int | None = Field(
+        None,
+        ge=4,
+        le=4096,
+        description="Side of the squares to which pictures in folders are brought; default 64 at most.",
+    )
+    image_fit: Literal["crop", "stretch", "pad"] = Field(
+        "crop", description="How: cut off what is too long, ignore the proportions, or add black."
+    )
+    image_color: Literal["auto", "grey", "rgb"] = Field(
+        "auto", description="Read pictures in folders in grey or colour; auto takes grey where all of them are."
+    )
+    class_weights: Literal["none", "balanced"] | tuple[Positive, ...] = Field(
+        "none",
+        description="Weight of each class in the loss: balanced makes rare classes count as much as common ones (and "
+        "the probabilities those of a balanced world), or a number for each class.",
     )
     calibration_fraction: float = Field(
         0.1, gt=0, lt=1, description="Share of the training data that steers L in Phase I."
@@ -34,9 +65,9 @@ class Settings(BaseModel):
         "auto", description="The network; auto takes an MLP for tables and tiny images, else the convnet."
     )
     width: int | None = Field(
-        None, ge=2, description="Channels or units; default 64 (resnet18), 32 (convnet), 256 (mlp)."
+        None, ge=2, le=65536, description="Channels or units; default 64 (resnet18), 32 (convnet), 256 (mlp)."
     )
-    depth: int = Field(3, ge=1, description="Hidden layers of the MLP.")
+    depth: int = Field(3, ge=1, le=1000, description="Hidden layers of the MLP.")
     layers: Literal["fast", "reference"] = Field(
         "fast", description="Orthogonal layers: our own, or the slow ones of orthogonium and torchlip."
     )
@@ -90,14 +121,44 @@ class Settings(BaseModel):
     device: str = Field("auto", description="cpu or cuda; auto takes a GPU where there is one.")
     out: Path | None = Field(None, description="The run folder; default runs/DATA-MODEL-METHOD-N.")
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_for_numbers(cls, value: Any) -> Any:
+        """`seed: yes` is a slip and no number; no setting is a yes or no."""
+        if isinstance(value, bool):
+            raise ValueError("yes and no (true, false) are no value of this setting")
+        return value
+
+    @field_validator("drop", "categories", mode="before")
+    @classmethod
+    def _names(cls, value: Any) -> Any:
+        """A single name and "id,name" from a flag are welcome."""
+        return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
+
+    @field_validator("class_weights", mode="before")
+    @classmethod
+    def _weights(cls, value: Any) -> Any:
+        """Numbers in a list, or "1,5" from a flag."""
+        if value in ("none", "balanced"):
+            return value
+        try:
+            weights = tuple(map(float, value.split(",") if isinstance(value, str) else value))
+            if weights and all(0 < weight < math.inf for weight in weights):
+                return weights
+        except (TypeError, ValueError):
+            pass
+        raise ValueError("expected none, balanced or a positive number for each class such as 1,5")
+
     @field_validator("epsilons", mode="before")
     @classmethod
     def _lists_and_fractions(cls, value: Any) -> Any:
         """A single number, "0.1,36/255" from a flag, and fractions in a list are welcome."""
         parts = value.split(",") if isinstance(value, str) else [value] if isinstance(value, int | float) else value
         try:
+            if any(isinstance(p, bool) for p in parts):
+                raise ValueError
             return tuple(float(Fraction(p)) if isinstance(p, str) else p for p in parts)
-        except (TypeError, ValueError, ZeroDivisionError):
+        except (TypeError, ValueError, ZeroDivisionError, OverflowError):
             raise ValueError("expected numbers or fractions such as 0.1,36/255") from None
 
 
@@ -126,17 +187,41 @@ def make_settings(values: dict[str, Any], *, place: dict[str, str] | None = None
 def read_settings(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     """The values in a YAML file, and for each key the place where it stands."""
     try:
-        text = path.read_text()
+        with path.open("rb") as file:
+            raw = file.read(LONGEST_FILE + 1)
+        if len(raw) > LONGEST_FILE:
+            raise UserError(f"{path} is no file of settings: it is longer than {LONGEST_FILE} bytes")
+        text = raw.decode()
         node = yaml.compose(text, Loader=yaml.SafeLoader)
+        _check_nodes(path, node)
         values = yaml.safe_load(text) or {}
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the settings {path}: {error}") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:  # a date such as 2023-99-99, for one
+        if isinstance(error, UserError):
+            raise
         raise UserError(f"{path} is no valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict):
         raise UserError(f"{path}: expected lines like 'epochs: 100', got {type(values).__name__}")
-    pairs = node.value if node is not None else []
+    pairs = node.value if isinstance(node, yaml.MappingNode) else []
     return values, {str(key.value): f"{path}, line {key.start_mark.line + 1}" for key, _ in pairs}
+
+
+def _check_nodes(path: Path, node: Any) -> None:
+    """Settings are flat: a name once, and a value or a list of values. Nothing deeper is even built."""
+    if not isinstance(node, yaml.MappingNode):
+        return
+    seen: set[str] = set()
+    for key, value in node.value:
+        where = f"{path}, line {key.start_mark.line + 1}"
+        if not isinstance(key, yaml.ScalarNode):
+            raise UserError(f"{where}: expected a name such as 'epochs', got something nested")
+        if key.value in seen:
+            raise UserError(f"{where}: {key.value!r} is given twice")
+        seen.add(key.value)
+        parts = value.value if isinstance(value, yaml.SequenceNode) else [value]
+        if not all(isinstance(part, yaml.ScalarNode) for part in parts):
+            raise UserError(f"{where}: {key.value}: expected a value or a list of values, got something nested")
 
 
 def as_yaml(settings: Settings) -> str:

@@ -4,6 +4,18 @@
 class UserError(ValueError):
     """Something the user gave is wrong; the message names it and the way out."""
 
+    def __init__(self, message: str) -> None:
+        # names come from files: a line break or a terminal's control codes in one must not reach the screen
+        super().__init__("".join(c if c.isprintable() else " " for c in message))
+
+
+class UnwritableError(UserError):
+    """A file could not be written: a full disk, a folder that may not be written to."""
+
+
+class StoppedError(RuntimeError):
+    """A training was asked to stop; what it has done is saved and can be continued."""
+
 
 class DivergedError(RuntimeError):
     """Training left the realm of finite numbers; the message names the epoch and the last good checkpoint."""

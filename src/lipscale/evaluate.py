@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from lipscale.certificate import Certificate, certified_accuracy
-from lipscale.data import Samples, as_input
+from lipscale.certificate import ROUNDING_SAMPLES, Certificate, certified_accuracy
+from lipscale.data import Samples
 from lipscale.lipschitz import get_lipschitz
 from lipscale.metrics import measure
 from lipscale.mode import evaluation_mode, predict_logits
@@ -28,7 +28,7 @@ def evaluate(net: nn.Module, samples: Samples, *, epsilons: Sequence[float], cal
     """Accuracy, calibration with its uncertainty, and certified accuracy of a network on labelled samples."""
     with evaluation_mode(net):
         logits, labels = predict_logits(net, samples), samples.labels.long()
-        certificate = Certificate.of(net, as_input(samples.inputs))
+        certificate = Certificate.of(net, samples.largest(ROUNDING_SAMPLES))
     metrics = {
         **measure(logits, labels, calibration_size=calibration_size),
         "temperature": fit_temperature(logits, labels),

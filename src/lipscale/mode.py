@@ -72,6 +72,6 @@ def evaluation_mode(
 @torch.no_grad()
 def predict_logits(net: nn.Module, samples: Samples, *, batch_size: int = 512) -> Tensor:
     """The logits of all samples, (N, C), in evaluation mode."""
-    mine = samples.inputs[world.shard(torch.arange(len(samples)))]
+    mine = world.shard(torch.arange(len(samples), device=samples.labels.device)).split(batch_size)
     with evaluation_mode(net):
-        return world.gather(torch.cat([net(as_input(chunk)) for chunk in mine.split(batch_size)]))
+        return world.gather(torch.cat([net(as_input(samples.inputs[chunk])) for chunk in mine]))

@@ -1,21 +1,28 @@
 """Raw files -> class, probability and certified radius."""
 
-import zipfile
+import csv
+import json
+import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from io import StringIO
 from math import prod
 from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from lipscale.certificate import Certificate
-from lipscale.data import Preprocessing, Samples, standardise
+from lipscale.data import TABLES, Preprocessing, Samples, as_input, encode, open_table, read_table
+from lipscale.data.arrays import load_array, load_arrays
+from lipscale.data.memory import require_memory
+from lipscale.data.pictures import quiet_pillow, read_picture
 from lipscale.errors import UserError
 from lipscale.mode import evaluation_mode, predict_logits
 from lipscale.run import Run
+
+log = logging.getLogger("lipscale")
 
 
 @dataclass(frozen=True)
@@ -33,10 +40,11 @@ class Prediction:
 
 def predict(run: Run, inputs: Tensor, sources: Sequence[str], *, epsilon: float | None = None) -> list[Prediction]:
     """Classify network inputs (N, *input_shape); `epsilon` asks for the certified range of each probability."""
-    samples = Samples(inputs.to(next(run.net.parameters()).device), torch.zeros(len(inputs)))
+    inputs = inputs.to(next(run.net.parameters()).device)
+    samples = Samples(inputs, torch.zeros(len(inputs), device=inputs.device))
     with evaluation_mode(run.net):
         logits = predict_logits(run.net, samples)
-        certificate = Certificate.of(run.net, samples.inputs)
+        certificate = Certificate.of(run.net, inputs)
     probabilities, classes = torch.softmax(logits.double(), 1).max(1)
     radii = certificate.radius(logits)
     rows = zip(sources, classes.tolist(), probabilities.tolist(), radii.tolist(), strict=True)
@@ -48,7 +56,7 @@ def predict(run: Run, inputs: Tensor, sources: Sequence[str], *, epsilon: float 
 
 
 def read_inputs(paths: Sequence[Path], preprocessing: Preprocessing) -> tuple[Tensor, list[str]]:
-    """Network inputs from image files, .npy or .npz arrays (x) and .csv rows of numbers, and a name for each."""
+    """Network inputs from pictures, tables, .npy or .npz arrays (x) or rows of numbers, and a name for each."""
     inputs, names = [], []
     for path in paths:
         found = _read(path, preprocessing)
@@ -60,26 +68,43 @@ def read_inputs(paths: Sequence[Path], preprocessing: Preprocessing) -> tuple[Te
 def _read(path: Path, preprocessing: Preprocessing) -> Tensor:
     if not path.is_file():
         raise UserError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}")
-    if path.suffix in (".npy", ".npz"):
-        rows = _array(path)
-    elif path.suffix in (".csv", ".txt"):
+    suffix = path.suffix.lower()
+    if suffix == ".npy":
+        rows = load_array(path)
+    elif suffix == ".npz":
+        arrays = load_arrays(path, ("x",))
+        if "x" not in arrays:
+            raise UserError(f"{path} is no .npz file of plain arrays with an x")
+        rows = arrays["x"]
+    elif suffix in TABLES and preprocessing.columns:
+        return _table(path, preprocessing)
+    elif suffix in (".csv", ".tsv", ".txt"):
         rows = _csv(path)
     else:
-        return _image(path, preprocessing)
+        return _picture(path, preprocessing)
     return _as_inputs(rows, path, preprocessing)
 
 
-def _array(path: Path) -> np.ndarray:
-    try:
-        loaded = np.load(path, allow_pickle=False)  # pickled objects stay shut: they could run code
-        return loaded["x"] if isinstance(loaded, np.lib.npyio.NpzFile) else loaded
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise UserError(f"{path} is no file of plain arrays (an .npz needs x)") from error
+def _table(path: Path, preprocessing: Preprocessing) -> Tensor:
+    """Rows of a table with the run's columns, in any order; further columns, such as the label, are passed over."""
+    source = open_table(path)
+    rows = read_table(source, columns=preprocessing.columns).rows
+    lacking = rows.isnan().nonzero()
+    if len(lacking):
+        row, column = lacking[0].tolist()
+        name = preprocessing.columns[column].name
+        log.warning(
+            f"{path}: {len(lacking)} values are missing or categories that the run has not seen, such as {name!r} in "
+            f"row {row + 1}; the training mean stands in for a number, no category for a category"
+        )
+    return encode(rows, preprocessing)
 
 
 def _csv(path: Path) -> np.ndarray:
+    """Rows of numbers without names, for runs that were trained on arrays."""
     rows: list[list[float]] = []
     try:
+        require_memory(20 * path.stat().st_size, str(path))
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {path}: {error}") from error
@@ -102,6 +127,8 @@ def _csv(path: Path) -> np.ndarray:
 
 def _as_inputs(rows: np.ndarray, path: Path, preprocessing: Preprocessing) -> Tensor:
     """Check an array and bring it to (N, *input_shape)."""
+    if any(column.categories for column in preprocessing.columns):
+        raise UserError(f"{path}: the run's table has categories; give a .csv or .parquet table with its columns")
     shape = preprocessing.input_shape
     if rows.dtype.kind not in "fiub" or rows.size == 0 or rows.size % prod(shape):
         raise UserError(f"{path}: expected numbers for inputs of shape {shape}, got {rows.dtype} {rows.shape}")
@@ -112,31 +139,35 @@ def _as_inputs(rows: np.ndarray, path: Path, preprocessing: Preprocessing) -> Te
     if not np.isfinite(rows).all():
         bad = int(np.argwhere(~np.isfinite(rows).reshape(-1, prod(shape)).all(1))[0, 0])
         raise UserError(f"{path}: input {bad} holds NaN or infinite values")
-    inputs = torch.from_numpy(rows.reshape(-1, *shape))
+    numbers = rows if rows.dtype == np.uint8 else rows.astype(np.float64)
+    inputs = torch.from_numpy(numbers.reshape(-1, *shape))
     if len(shape) == 1:
-        return standardise(inputs, preprocessing)
-    inputs = inputs.float() / 255 if rows.dtype == np.uint8 else inputs.float()
-    low, high = float(inputs.min()), float(inputs.max())
-    if low < 0 or high > 1:
+        return encode(inputs, preprocessing)
+    low, high = float(numbers.min()), float(numbers.max())
+    if rows.dtype != np.uint8 and (low < 0 or high > 1):
         raise UserError(f"{path}: pixels are bytes or numbers in [0, 1], got {low:g}..{high:g}")
-    return inputs
+    return as_input(inputs)
 
 
-def _image(path: Path, preprocessing: Preprocessing) -> Tensor:
+def _picture(path: Path, preprocessing: Preprocessing) -> Tensor:
     shape = preprocessing.input_shape
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise UserError(f"{path}: this run takes inputs of shape {shape}, not pictures; give .csv, .npy or .npz")
-    try:
-        with Image.open(path) as file:
-            if file.mode.startswith(("I", "F")):
-                raise UserError(f"{path} has more than 8 bits a pixel ({file.mode}); convert it to 8 bits first")
-            if file.has_transparency_data:  # what shines through is white
-                seen = file.convert("RGBA")
-                file = Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen)  # type: ignore[assignment]
-            picture = file.convert("L" if shape[0] == 1 else "RGB")
-            if picture.size != (shape[2], shape[1]):
-                picture = picture.resize((shape[2], shape[1]), Image.Resampling.BILINEAR)
-            pixels = np.asarray(picture, np.float32) / 255
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError, ValueError) as error:
-        raise UserError(f"cannot read {path} as a picture: {error}") from error
-    return torch.from_numpy(pixels).reshape(shape[1], shape[2], shape[0]).movedim(-1, 0).unsqueeze(0)
+    with quiet_pillow():
+        return as_input(torch.from_numpy(read_picture(path, shape, fit=preprocessing.fit).copy())).unsqueeze(0)
+
+
+def as_csv(answers: Sequence[Prediction]) -> str:
+    """Predictions as a CSV table with a header."""
+    text = StringIO()
+    names = [name for name in asdict(answers[0]) if getattr(answers[0], name) is not None]
+    writer = csv.DictWriter(text, names, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(answer) for answer in answers)
+    return text.getvalue()
+
+
+def as_json(answers: Sequence[Prediction]) -> str:
+    """Predictions as a JSON list."""
+    rows = [{name: value for name, value in asdict(answer).items() if value is not None} for answer in answers]
+    return json.dumps(rows, indent=2)

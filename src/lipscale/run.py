@@ -1,15 +1,18 @@
 """A run: from settings to a folder that is enough by itself, and back."""
 
 import json
+import logging
 import math
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field, TypeAdapter, ValidationError
 from torch import Tensor, nn
 
 from lipscale import world
@@ -20,6 +23,7 @@ from lipscale.data import (
     READERS,
     Dataset,
     Preprocessing,
+    Reading,
     Samples,
     as_input,
     limit,
@@ -27,12 +31,15 @@ from lipscale.data import (
     prepare,
     split_calibration,
 )
-from lipscale.errors import DivergedError, UserError
+from lipscale.errors import DivergedError, StoppedError, UnwritableError, UserError
 from lipscale.evaluate import Evaluation, evaluate
+from lipscale.folder_lock import locked
+from lipscale.losses import class_weights
 from lipscale.models import convnet, mlp, parts_of, resnet18
 from lipscale.robustness import Attack, attack_samples, measure_robustness
 from lipscale.training.algorithm import DEFAULT_BATCH_SIZE, Epoch, ListTraining
 from lipscale.training.checkpoint import (
+    append_durably,
     load_network,
     load_tensors,
     load_training,
@@ -41,6 +48,8 @@ from lipscale.training.checkpoint import (
     write_atomically,
 )
 from lipscale.training.optimizer import DEFAULT_LEARNING_RATE
+
+log = logging.getLogger("lipscale")
 
 SETTINGS, DATA, HISTORY = "settings.yaml", "data.json", "history.jsonl"
 CHECKPOINT, MODEL, PREDICTIONS = "checkpoint.safetensors", "model.safetensors", "predictions.safetensors"
@@ -68,19 +77,36 @@ def train(
     *,
     on_start: Callable[[Path, Settings], None] = lambda folder, settings: None,
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> Run:
-    """Train, evaluate and write a run folder; `on_start` and `on_epoch` watch it happen."""
+    """Train, evaluate and write a run folder; `on_start` and `on_epoch` watch it happen.
+
+    `should_stop` is asked after every batch; a yes saves the state and raises StoppedError.
+    """
     dataset, preprocessing = read_data(settings)
     settings = _resolve(settings, dataset, preprocessing)
     training = _new_training(settings, dataset, preprocessing)
+    about = {
+        "name": dataset.name,
+        "classes": dataset.classes,
+        "digest": _digest(dataset),
+        "preprocessing": asdict(preprocessing),
+    }
     folder = _new_folder(settings)  # only now: a run that cannot start leaves nothing behind
-    about = {"name": dataset.name, "classes": dataset.classes, "preprocessing": asdict(preprocessing)}
-    _write_json(folder / DATA, about)
-    _write_json(folder / VERSIONS, _versions(training.net))
-    # last: with its settings the folder is a run that can be resumed
-    write_atomically(folder / SETTINGS, as_yaml(replace(settings, out=None)).encode())
-    on_start(folder, settings)
-    return _train_and_finish(folder, training, dataset.test, on_epoch)
+    with locked(folder):
+        _require_empty(folder)
+        try:
+            _write_json(folder / DATA, about)
+            _write_json(folder / VERSIONS, _versions(training.net))
+            # last: with its settings the folder is a run that can be resumed
+            write_atomically(folder / SETTINGS, as_yaml(replace(settings, out=None)).encode())
+        except UnwritableError:
+            _clear(folder)
+            raise
+        on_start(folder, settings)
+        training.should_stop = should_stop
+        with _saying_how_to_go_on(folder):
+            return _train_and_finish(folder, training, dataset.test, on_epoch)
 
 
 def resume(
@@ -88,24 +114,33 @@ def resume(
     *,
     on_start: Callable[[Path, Settings], None] = lambda folder, settings: None,
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> Run:
     """Continue a run that was stopped, to the same numbers as if it had not been; a finished one is only loaded."""
     settings = _stored_settings(folder)
     if (folder / METRICS).exists() and (folder / MODEL).exists():
         return load(folder)
-    _, stored = _stored_data(folder)
-    dataset, preprocessing = read_data(settings, stored=stored)
-    training = _new_training(settings, dataset, preprocessing)
-    history = folder / HISTORY
-    done = 0
-    if (folder / CHECKPOINT).exists():
-        load_training(folder / CHECKPOINT, training)
-        done = training.phase1_epochs + training.phase2_epochs
-    # an epoch is written to the history before its checkpoint: lines beyond the checkpoint are done again
-    lines = history.read_text().splitlines()[:done] if history.exists() else []
-    write_atomically(history, "".join(line + "\n" for line in lines).encode())
-    on_start(folder, settings)
-    return _train_and_finish(folder, training, dataset.test, on_epoch)
+    with locked(folder):
+        classes, stored, digest = _stored_data(folder)
+        dataset, preprocessing = read_data(settings, stored=stored, classes=classes)
+        training = _new_training(settings, dataset, preprocessing)
+        done = 0
+        if (folder / CHECKPOINT).exists():
+            load_training(folder / CHECKPOINT, training)
+            done = training.phase1_epochs + training.phase2_epochs
+        changed = [part for part, found in _digest(dataset).items() if digest and digest.get(part) != found]
+        if changed:
+            raise UserError(
+                f"the {' and '.join(changed)} data of {folder} are not what they were when it was started: "
+                f"put the old ones back, or start a new run"
+            )
+        # an epoch is written to the history before its checkpoint: lines beyond the checkpoint are done again
+        lines = _history_lines(folder / HISTORY)[:done]
+        write_atomically(folder / HISTORY, "".join(line + "\n" for line in lines).encode())
+        on_start(folder, settings)
+        training.should_stop = should_stop
+        with _saying_how_to_go_on(folder):
+            return _train_and_finish(folder, training, dataset.test, on_epoch)
 
 
 def read_results(folder: Path) -> tuple[Settings, dict[str, Any], tuple[str, ...], Preprocessing]:
@@ -114,7 +149,11 @@ def read_results(folder: Path) -> tuple[Settings, dict[str, Any], tuple[str, ...
     for name in (METRICS, MODEL):
         if not (folder / name).exists():
             raise UserError(f"{folder} is not finished ({name} is missing): lipscale train --resume {folder}")
-    return settings, read_json(folder / METRICS), *_stored_data(folder)
+    metrics = read_json(folder / METRICS)
+    if not isinstance(metrics, dict):
+        raise UserError(f"{folder / METRICS} is damaged; remove it and: lipscale train --resume {folder}")
+    classes, preprocessing, _ = _stored_data(folder)
+    return settings, metrics, classes, preprocessing
 
 
 def load(folder: str | Path, *, device: str = "auto") -> Run:
@@ -184,8 +223,11 @@ def _stored_attacks(folder: Path) -> dict[str, Any]:
 
 
 def held_out_samples(run: Run, *, data_dir: Path | None = None) -> Samples:
-    """The test part of the run's data, where its network is."""
-    dataset, _ = read_data(run.settings, stored=run.preprocessing, data_dir=data_dir)
+    """The test part of the run's data as it is today, where its network is; with a warning if it has changed."""
+    dataset, _ = read_data(run.settings, stored=run.preprocessing, classes=run.classes, data_dir=data_dir)
+    _, _, digest = _stored_data(run.folder)
+    if digest and digest.get("test") != dataset.test.digest():
+        log.warning(f"the test data of {run.folder} are not what they were when it was trained")
     return dataset.test.to(_device_of(run.net))
 
 
@@ -228,10 +270,26 @@ def pick_device(name: str) -> torch.device:
 
 
 def read_data(
-    settings: Settings, *, stored: Preprocessing | None = None, data_dir: Path | None = None
+    settings: Settings,
+    *,
+    stored: Preprocessing | None = None,
+    classes: tuple[str, ...] = (),
+    data_dir: Path | None = None,
 ) -> tuple[Dataset, Preprocessing]:
-    """The data that the settings name, ready for a network; `stored` keeps a run's own preprocessing."""
-    dataset = load_dataset(settings.data, data_dir or settings.data_dir)
+    """The data that the settings name, ready for a network; `stored` and `classes` keep a run's own."""
+    reading = Reading(
+        label=settings.label,
+        drop=settings.drop,
+        categories=settings.categories,
+        test_data=settings.test_data,
+        test_fraction=settings.test_fraction,
+        image_size=settings.image_size,
+        image_fit=settings.image_fit,
+        image_color=settings.image_color,
+        classes=classes,
+        stored=stored,
+    )
+    dataset = load_dataset(settings.data, data_dir or settings.data_dir, reading)
     if settings.limit is not None:
         dataset = limit(dataset, settings.limit, seed=settings.seed)
     return prepare(dataset, stored)
@@ -255,9 +313,10 @@ def _resolve(settings: Settings, dataset: Dataset, preprocessing: Preprocessing)
     elif settings.augmentation != "none" and len(shape) == 1:
         raise UserError(f"augmentation {settings.augmentation!r} needs images, and {dataset.name} has rows")
     if settings.data not in READERS:
-        changes["data"] = str(Path(settings.data).resolve())
-    if settings.data_dir is not None:
-        changes["data_dir"] = settings.data_dir.resolve()
+        changes["data"] = str(Path(settings.data).expanduser().resolve())
+    for name in ("data_dir", "test_data"):
+        if (path := getattr(settings, name)) is not None:
+            changes[name] = path.expanduser().resolve()
     return replace(settings, **changes)
 
 
@@ -276,19 +335,38 @@ def _new_training(settings: Settings, dataset: Dataset, preprocessing: Preproces
             f"give at most that (--batch-size) or leave it out"
         )
     net = build_network(settings, len(dataset.classes), preprocessing).to(device)
-    return ListTraining(net, train_part.to(device), calibration, settings, augmentation=settings.augmentation)
+    train_part = train_part.to(device)
+    weights = class_weights(settings.class_weights, train_part.labels, len(dataset.classes))
+    return ListTraining(
+        net, train_part, calibration, settings, augmentation=settings.augmentation, class_weights=weights
+    )
+
+
+@contextmanager
+def _saying_how_to_go_on(folder: Path) -> Iterator[None]:
+    """A run that is stopped, or cannot write any more, ends with the command that continues it."""
+    how = f"go on with: lipscale train --resume {folder}"
+    try:
+        yield
+    except StoppedError as stopped:
+        raise StoppedError(f"{stopped}; {how}") from None
+    except UnwritableError as error:
+        raise UnwritableError(f"{error}; what was saved before is intact: mend that, then {how}") from error
 
 
 def _train_and_finish(folder: Path, training: ListTraining, test: Samples, on_epoch: Callable[[Epoch], None]) -> Run:
     def finish_epoch(epoch: Epoch) -> None:
-        with (folder / HISTORY).open("a") as history:
-            history.write(json.dumps(_strict(asdict(epoch))) + "\n")
+        append_durably(folder / HISTORY, json.dumps(_strict(asdict(epoch))))
         save_training(folder / CHECKPOINT, training)
         on_epoch(epoch)
 
     training.on_epoch = finish_epoch
     try:
         training.run()
+    except StoppedError:
+        save_training(folder / CHECKPOINT, training)
+        phase, epoch = (2, training.phase2_epochs) if training.phase2_epochs else (1, training.phase1_epochs)
+        raise StoppedError(f"stopped after {epoch} whole epochs of Phase {'I' * phase}, all is saved") from None
     except DivergedError as error:
         last = f"the last good checkpoint is {folder / CHECKPOINT}" if (folder / CHECKPOINT).exists() else ""
         advice = f"try a smaller --learning-rate than {training.settings.learning_rate:g}"
@@ -313,17 +391,52 @@ def _train_and_finish(folder: Path, training: ListTraining, test: Samples, on_ep
 
 def _new_folder(settings: Settings) -> Path:
     if settings.out is not None:
-        folder = settings.out
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise UserError(f"{folder} exists; choose another --out, or go on with: lipscale train --resume {folder}")
-    else:
-        stem = f"{Path(settings.data).stem}-{settings.model}-{settings.method}"
-        folder = next(f for n in range(1, 10**6) if not (f := Path("runs") / f"{stem}-{n}").exists())
+        try:
+            settings.out.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:
+            raise UserError(f"{settings.out} is a file; choose another --out") from None
+        except OSError as error:
+            raise UserError(f"cannot create the run folder {settings.out}: {error.strerror}") from error
+        _require_empty(settings.out)
+        return settings.out
+    stem = f"{Path(settings.data).stem}-{settings.model}-{settings.method}"
+    for number in range(1, 10**6):
+        folder = Path("runs") / f"{stem}-{number}"
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:  # also where another process was faster
+            continue
+        except OSError as error:
+            raise UserError(f"cannot create the run folder {folder}: {error.strerror}") from error
+    raise UserError("runs/ is full; choose an --out")
+
+
+def _require_empty(folder: Path) -> None:
+    """Refuse a folder with anything in it but what a run that was killed as it began has left."""
+    leftovers = {name for kept in (DATA, VERSIONS) for name in (kept, f"{kept}.partial")} | {f"{SETTINGS}.partial"}
+    if any(entry.name not in leftovers for entry in folder.iterdir()):
+        raise UserError(f"{folder} exists; choose another --out, or go on with: lipscale train --resume {folder}")
+
+
+def _clear(folder: Path) -> None:
+    """Take back the first files of a run that could not be begun."""
+    with suppress(OSError):
+        for name in (DATA, VERSIONS, SETTINGS):
+            (folder / name).unlink(missing_ok=True)
+        folder.rmdir()
+
+
+def _digest(dataset: Dataset) -> dict[str, str]:
+    """Fingerprints of the data as the network sees them."""
+    return {"training": dataset.train.digest(), "test": dataset.test.digest()}
+
+
+def _history_lines(path: Path) -> list[str]:
     try:
-        folder.mkdir(parents=True, exist_ok=settings.out is not None)
+        return path.read_text(errors="replace").splitlines() if path.exists() else []
     except OSError as error:
-        raise UserError(f"cannot create the run folder {folder}: {error}") from error
-    return folder
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _stored_settings(folder: Path) -> Settings:
@@ -334,14 +447,23 @@ def _stored_settings(folder: Path) -> Settings:
         hint = f"; it holds the runs {', '.join(inside[:5])}" if inside else ""
         raise UserError(f"{folder} is no run folder: it has no {SETTINGS}{hint}")
     values, place = read_settings(folder / SETTINGS)
-    return make_settings(values, place=place)
+    settings = make_settings(values, place=place)
+    if settings.model == "auto" or settings.width is None or settings.batch_size is None:
+        raise UserError(f"{folder / SETTINGS} is damaged: model, width or batch_size is missing")
+    return settings
 
 
-def _stored_data(folder: Path) -> tuple[tuple[str, ...], Preprocessing]:
+def _stored_data(folder: Path) -> tuple[tuple[str, ...], Preprocessing, dict[str, str]]:
+    """Class names, preprocessing and the data's fingerprints, as the run has stored them."""
     about = read_json(folder / DATA)
     try:
-        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in about["preprocessing"].items()}
-        return tuple(about["classes"]), Preprocessing(**fields)
+        return (
+            TypeAdapter(Annotated[tuple[str, ...], Field(min_length=2)]).validate_python(about["classes"]),
+            TypeAdapter(Preprocessing).validate_python(about["preprocessing"]),
+            TypeAdapter(dict[str, str]).validate_python(about.get("digest", {})),
+        )
+    except ValidationError as error:
+        raise UserError(f"{folder / DATA} is damaged ({error.errors()[0]['msg']})") from error
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{folder / DATA} is damaged ({error!r})") from error
 
@@ -386,5 +508,5 @@ def read_json(path: Path) -> Any:
     """What a JSON file holds."""
     try:
         return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"cannot read {path}: {error}") from error

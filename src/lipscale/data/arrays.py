@@ -1,56 +1,117 @@
 """A user's own arrays: an .npz file with x and y, and optionally x_test, y_test and classes."""
 
+import warnings
 import zipfile
+from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lipscale.data.dataset import Dataset, Samples, check_samples, stratified
+from lipscale.data.dataset import Dataset, Samples, check_samples, hold_out
+from lipscale.data.memory import require_memory
 from lipscale.errors import UserError
 
-TEST_FRACTION = 0.2
+KEYS = ("x", "y", "x_test", "y_test", "classes")
 
 
-def read(path: Path) -> Dataset:
+def read(path: Path, *, test: Path | None = None, test_fraction: float = 0.2) -> Dataset:
     """Images (N, C, H, W) or (N, H, W), as bytes or as numbers in [0, 1], or a table (N, F); labels 0, 1, ...
 
-    Without x_test and y_test a stratified fifth is held out as the test part.
+    The test part is x_test and y_test, or x and y of the file `test`, or else a stratified share.
     """
-    try:
-        # pickled objects stay shut: they could run code
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {key: archive[key] for key in archive.files}
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
-        raise UserError(f"{path} is no .npz file of plain arrays (such as np.savez writes)") from error
+    arrays = load_arrays(path, KEYS)
     for key in ("x", "y"):
         if key not in arrays:
-            raise UserError(f"{path} holds {', '.join(arrays) or 'nothing'}; expected x and y (and x_test, y_test)")
+            raise UserError(f"{path} holds {', '.join(arrays) or 'no array'}; expected x and y (and x_test, y_test)")
     if ("x_test" in arrays) != ("y_test" in arrays):
         raise UserError(f"{path} has one of x_test and y_test; give both or none")
+    if test is not None and "x_test" in arrays:
+        raise UserError(f"{path} has its own test part (x_test); leave --test-data out")
     samples = Samples(_inputs(arrays["x"], path), _labels(arrays["y"], path))
     if len(samples.inputs) != len(samples.labels):
         raise UserError(f"{path} has {len(samples.inputs)} rows in x but {len(samples.labels)} in y")
     if len(samples) == 0:
         raise UserError(f"{path} is empty")
-    check_samples(samples, str(path), int(samples.labels.max()) + 1)  # here, where indices are the file's own
-    absent = set(range(int(samples.labels.max()) + 1)) - set(samples.labels.tolist())
-    if absent:
-        raise UserError(f"{path}: labels must be 0, 1, 2, ... without gaps; {min(absent)} does not occur")
-    names = arrays["classes"].astype(str).tolist() if "classes" in arrays else None
+    highest = int(samples.labels.max())
+    check_samples(samples, str(path), highest + 1)  # here, where indices are the file's own
+    present = samples.labels.unique()  # not a range up to the highest: that could be any number
+    if len(present) <= highest:
+        absent = next(i for i, label in enumerate(present.tolist()) if i != label)
+        raise UserError(f"{path}: labels must be 0, 1, 2, ... without gaps; {absent} does not occur")
+    classes = _classes(arrays["classes"], path) if "classes" in arrays else tuple(map(str, range(highest + 1)))
+    if test is not None:
+        separate = load_arrays(test, ("x", "y"))
+        if separate.keys() != {"x", "y"}:
+            raise UserError(f"{test}: expected x and y")
+        arrays |= {"x_test": separate["x"], "y_test": separate["y"]}
     if "x_test" in arrays:
-        test = Samples(_inputs(arrays["x_test"], path), _labels(arrays["y_test"], path))
+        held_out = Samples(_inputs(arrays["x_test"], test or path), _labels(arrays["y_test"], test or path))
+        train = samples
     else:
-        held_out, rest = stratified(samples.labels, max(1, round(TEST_FRACTION * len(samples))), seed=0, stream="test")
-        samples, test = samples.take(rest), samples.take(held_out)
-    classes = tuple(names or map(str, range(int(samples.labels.max()) + 1)))
-    return Dataset(path.stem, samples, test, classes)
+        train, held_out = hold_out(samples, test_fraction, classes)
+    return Dataset(path.stem, train, held_out, classes)
+
+
+def load_arrays(path: Path, keys: tuple[str, ...]) -> dict[str, np.ndarray]:
+    """The arrays of these names in an .npz file; their sizes are asked for before memory is taken."""
+    try:
+        arrays = {}
+        with zipfile.ZipFile(path) as archive:
+            for key in keys:
+                if f"{key}.npy" in archive.namelist():
+                    with archive.open(f"{key}.npy") as file:
+                        arrays[key] = _array(file, f"{key} in {path}")
+        return arrays
+    except UserError:
+        raise
+    except Exception as error:  # from the archive's directory to an array's header, damage raises a dozen kinds
+        raise UserError(f"{path} is no .npz file of plain arrays (such as np.savez writes)") from error
+
+
+def load_array(path: Path) -> np.ndarray:
+    """The array in an .npy file."""
+    try:
+        with path.open("rb") as file:
+            return _array(file, str(path))
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{path} is no file with a plain array (such as np.save writes)") from error
+
+
+def _array(file: Any, name: str) -> np.ndarray:
+    """An array in numpy's format: first the header, then as many bytes as it says. Pickled objects stay shut."""
+    version = np.lib.format.read_magic(file)
+    reader = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    if version not in reader:
+        raise ValueError(f"version {version}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a header from Python 2's days is as good
+        shape, fortran, kind = reader[version](file)
+    if kind.hasobject or kind.fields or kind.subdtype or kind.itemsize == 0:
+        raise UserError(f"{name}: expected plain arrays of numbers or names, got {str(kind)[:60]}")
+    size = prod(shape) * kind.itemsize
+    require_memory(3 * size, f"{name}, by its header {kind} {shape},")
+    raw = file.read(size + 1)
+    if len(raw) != size:
+        raise UserError(f"{name}: {'more' if len(raw) > size else len(raw)} bytes where its header says {kind} {shape}")
+    return np.frombuffer(raw, kind).reshape(shape, order="F" if fortran else "C").copy()
+
+
+def _classes(names: np.ndarray, path: Path) -> tuple[str, ...]:
+    if names.ndim != 1 or names.dtype.kind not in "SUiu":
+        raise UserError(f"{path}: expected classes as a list of names, got {names.dtype} {names.shape}")
+    return tuple(names.astype(str).tolist())
 
 
 def _inputs(array: np.ndarray, path: Path) -> Tensor:
     if array.ndim not in (2, 3, 4) or array.dtype.kind not in "fiub":
         raise UserError(f"{path}: expected numbers of shape (N, F), (N, H, W) or (N, C, H, W), got {array.shape}")
+    if len(array) and array.size == 0:
+        raise UserError(f"{path}: {array.shape} holds no number")
     if array.ndim == 3:
         array = array[:, None]
     if array.ndim == 4 and array.shape[3] in (1, 3, 4) and array.shape[1] not in (1, 3, 4):

@@ -1,7 +1,8 @@
 """Shuffled batches on the device, with augmentation of whole batches at once."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 import torch.nn.functional as F
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from lipscale import world
 from lipscale.data.dataset import Samples, as_input
+from lipscale.data.stored import Stored
 
 CROP_PADDING = 4
 
@@ -19,10 +21,23 @@ def epoch_batches(
     """All samples once, shuffled, in batches of equal size give or take one; nothing is dropped."""
     generator = world.generator(seed, *stream)
     order = torch.randperm(len(samples), generator=generator)
-    for indices in order.tensor_split(math.ceil(len(samples) / batch_size)):
-        chosen = world.shard(indices).to(samples.labels.device)
-        inputs = as_input(samples.inputs[chosen])
-        yield augment(inputs, augmentation, generator=generator), samples.labels[chosen]
+    batches = order.tensor_split(math.ceil(len(samples) / batch_size))
+    chosen = [world.shard(indices).to(samples.labels.device) for indices in batches]
+    fetched: Iterator[Tensor] = map(samples.inputs.__getitem__, chosen)
+    if isinstance(samples.inputs, Stored):
+        fetched = _ahead(samples.inputs.__getitem__, chosen)
+    for indices, raw in zip(chosen, fetched, strict=True):
+        yield augment(as_input(raw), augmentation, generator=generator), samples.labels[indices]
+
+
+def _ahead(fetch: Callable[[Tensor], Tensor], chosen: Sequence[Tensor]) -> Iterator[Tensor]:
+    """Fetch the next batch from disk while the network works on this one."""
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(fetch, chosen[0])
+        for indices in chosen[1:]:
+            current, following = following, pool.submit(fetch, indices)
+            yield current.result()
+        yield following.result()
 
 
 def augment(images: Tensor, augmentation: str, *, generator: torch.Generator) -> Tensor:

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 in their official binary version."""
+"""CIFAR-10 and CIFAR-100 in their official binary and python versions."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,6 +7,8 @@ import numpy as np
 import torch
 
 from lipscale.data.dataset import Dataset, Samples
+from lipscale.data.memory import require_memory
+from lipscale.data.plain_pickle import read_plain_pickle
 from lipscale.errors import UserError
 
 PIXEL_BYTES = 3 * 32 * 32
@@ -14,19 +16,24 @@ PIXEL_BYTES = 3 * 32 * 32
 
 def read_cifar10(folder: Path) -> Dataset:
     """50,000 training and 10,000 test images, 32x32, ten classes; one label byte a record."""
-    batches = [folder / f"data_batch_{i}.bin" for i in range(1, 6)]
-    classes = _names(folder / "batches.meta.txt")
-    train, test = _records(batches, label_bytes=1), _records([folder / "test_batch.bin"], label_bytes=1)
+    names = [f"data_batch_{i}" for i in range(1, 6)]
+    if (folder / names[0]).is_file():
+        classes = _pickled_names(folder / "batches.meta", "label_names")
+        train, test = (_pickled([folder / n for n in part], "labels") for part in (names, ["test_batch"]))
+    else:
+        classes = _names(folder / "batches.meta.txt")
+        train, test = (_records([folder / f"{n}.bin" for n in part], label_bytes=1) for part in (names, ["test_batch"]))
     return Dataset("cifar10", train, test, classes, augmentation="crop+flip")
 
 
 def read_cifar100(folder: Path) -> Dataset:
-    """The images of a hundred classes; a coarse and a fine label byte a record, of which the fine one counts."""
-    classes = _names(folder / "fine_label_names.txt")
-    train, test = (
-        _records([folder / "train.bin"], label_bytes=2),
-        _records([folder / "test.bin"], label_bytes=2),
-    )
+    """The images of a hundred classes; a coarse and a fine label each, of which the fine one counts."""
+    if (folder / "meta").is_file():
+        classes = _pickled_names(folder / "meta", "fine_label_names")
+        train, test = (_pickled([folder / part], "fine_labels") for part in ("train", "test"))
+    else:
+        classes = _names(folder / "fine_label_names.txt")
+        train, test = (_records([folder / f"{part}.bin"], label_bytes=2) for part in ("train", "test"))
     return Dataset("cifar100", train, test, classes, augmentation="crop+flip")
 
 
@@ -43,6 +50,7 @@ def _records(paths: Sequence[Path], *, label_bytes: int) -> Samples:
     rows = []
     for path in paths:
         try:
+            require_memory(2 * path.stat().st_size, str(path))
             raw = np.fromfile(path, np.uint8)
         except OSError as error:
             raise UserError(f"cannot read {path}: {error}") from error
@@ -51,3 +59,27 @@ def _records(paths: Sequence[Path], *, label_bytes: int) -> Samples:
         rows.append(raw.reshape(-1, size))
     table = torch.from_numpy(np.concatenate(rows))
     return Samples(table[:, label_bytes:].reshape(-1, 3, 32, 32).clone(), table[:, label_bytes - 1].long())
+
+
+def _pickled(paths: Sequence[Path], label_key: str) -> Samples:
+    """Batches of the python version: a pickled dictionary of pixel rows and labels, read without unpickling it."""
+    pixels, labels = [], []
+    for path in paths:
+        batch = read_plain_pickle(path)
+        rows, found = batch.get("data"), batch.get(label_key)
+        if not isinstance(rows, np.ndarray) or rows.dtype != np.uint8 or rows.ndim != 2 or rows.shape[1] != PIXEL_BYTES:
+            raise UserError(f"{path}: expected 'data' as rows of {PIXEL_BYTES} bytes; get it again")
+        if not isinstance(found, list) or not all(type(label) is int for label in found):
+            raise UserError(f"{path}: expected {label_key!r} as a list of whole numbers; get it again")
+        if len(found) != len(rows) or not all(0 <= label < 100 for label in found):
+            raise UserError(f"{path}: {len(rows)} images do not go with its {len(found)} labels; get it again")
+        pixels.append(rows.reshape(-1, 3, 32, 32))
+        labels += found
+    return Samples(torch.from_numpy(np.concatenate(pixels)), torch.tensor(labels, dtype=torch.int64))
+
+
+def _pickled_names(path: Path, key: str) -> tuple[str, ...]:
+    names = read_plain_pickle(path).get(key)
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise UserError(f"{path}: expected {key!r} as a list of names; get it again")
+    return tuple(names)

@@ -1,24 +1,28 @@
 """What every reader returns, and the checks that every set must pass."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import ceil, inf, isfinite, prod
 from typing import Self
 
 import torch
 from torch import Tensor
 
 from lipscale import world
+from lipscale.data.stored import Stored
 from lipscale.errors import UserError
 
 PIXELS = "pixels in [0, 1]"
 DEVIATIONS = "standard deviations"
+MOST_FEATURES = 100_000_000
 
 
 @dataclass(frozen=True)
 class Samples:
     """Inputs and labels. Images are (N, C, H, W), as bytes where the files have bytes; tables are (N, F)."""
 
-    inputs: Tensor
+    inputs: Tensor | Stored
     labels: Tensor
 
     def __len__(self) -> int:
@@ -26,17 +30,42 @@ class Samples:
 
     def take(self, indices: Tensor) -> Self:
         """The samples at these indices."""
-        return replace(self, inputs=self.inputs[indices], labels=self.labels[indices])
+        inputs = self.inputs.select(indices) if isinstance(self.inputs, Stored) else self.inputs[indices]
+        return replace(self, inputs=inputs, labels=self.labels[indices])
 
     def join(self, other: Self) -> Self:
         """Both sets of samples, this one first."""
-        return replace(
-            self, inputs=torch.cat((self.inputs, other.inputs)), labels=torch.cat((self.labels, other.labels))
-        )
+        labels = torch.cat((self.labels, other.labels))
+        if isinstance(self.inputs, Stored):
+            assert isinstance(other.inputs, Stored)
+            return replace(self, inputs=self.inputs.join(other.inputs), labels=labels)
+        assert isinstance(other.inputs, Tensor)
+        return replace(self, inputs=torch.cat((self.inputs, other.inputs)), labels=labels)
 
     def to(self, device: torch.device) -> Self:
         """The samples on a device; bytes stay bytes until a batch is drawn."""
         return replace(self, inputs=self.inputs.to(device), labels=self.labels.to(device))
+
+    def largest(self, count: int) -> Tensor:
+        """The network inputs of the largest l2 norm, without holding all of them at once."""
+        norms = torch.cat([as_input(chunk).flatten(1).norm(dim=1) for chunk in self.inputs.split(4096)])
+        return as_input(self.inputs[norms.topk(min(count, len(norms))).indices])
+
+    def digest(self) -> str:
+        """A fingerprint of every input and label."""
+        found = hashlib.sha256(repr((tuple(self.inputs.shape), str(self.inputs.dtype))).encode())
+        found.update(self.labels.cpu().numpy().tobytes())
+        for chunk in self.inputs.split(4096):
+            found.update(chunk.cpu().contiguous().numpy().tobytes())
+        return found.hexdigest()
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: numbers, or one of some categories."""
+
+    name: str
+    categories: tuple[str, ...] = ()  # none: the column holds numbers
 
 
 @dataclass(frozen=True)
@@ -48,6 +77,22 @@ class Preprocessing:
     unit: str = PIXELS  # the unit in which radii are given
     column_mean: tuple[float, ...] = ()  # tables only: raw columns are standardised before the network
     column_std: tuple[float, ...] = ()
+    columns: tuple[Column, ...] = ()  # tables with a header: their columns, in order
+    fit: str = "stretch"  # how a picture of another size is brought to input_shape
+
+    def __post_init__(self) -> None:
+        shape, table = self.input_shape, len(self.input_shape) == 1
+        if len(shape) not in (1, 3) or min(shape) < 1 or prod(shape) > MOST_FEATURES:
+            raise UserError(f"expected an input shape (C, H, W) or (F,), got {shape}")
+        if len(self.mean) != shape[0] or not all(map(isfinite, self.mean)):
+            raise UserError(f"expected {shape[0]} finite means, got {len(self.mean)}")
+        columns = (len(self.columns) or shape[0]) if table else 0
+        if len(self.column_mean) != columns or len(self.column_std) != columns:
+            raise UserError(f"expected mean and std of {columns} columns")
+        if not all(map(isfinite, self.column_mean)) or not all(0 < std < inf for std in self.column_std):
+            raise UserError("expected finite column means and positive stds")
+        if self.columns and (not table or sum(max(1, len(c.categories)) for c in self.columns) != shape[0]):
+            raise UserError(f"the columns do not make {shape} features")
 
 
 @dataclass(frozen=True)
@@ -59,12 +104,14 @@ class Dataset:
     test: Samples
     classes: tuple[str, ...]
     augmentation: str = "none"  # what suits this set where the settings say "auto"
+    columns: tuple[Column, ...] = ()  # tables with a header; only there a value may be missing (NaN)
+    fit: str = "stretch"  # how pictures were brought to one size
 
     def __post_init__(self) -> None:
         if len(self.classes) < 2:
             raise UserError(f"{self.name} has {len(self.classes)} class; a classifier needs at least 2")
         for part, samples in (("train", self.train), ("test", self.test)):
-            check_samples(samples, f"{self.name} ({part} part)", len(self.classes))
+            check_samples(samples, f"{self.name} ({part} part)", len(self.classes), missing=bool(self.columns))
         if self.test.inputs.shape[1:] != self.input_shape:
             raise UserError(
                 f"{self.name}: training inputs have shape {self.input_shape}, "
@@ -79,8 +126,8 @@ class Dataset:
         return tuple(self.train.inputs.shape[1:])
 
 
-def check_samples(samples: Samples, where: str, classes: int) -> None:
-    """Refuse what no network can learn from, naming the sample."""
+def check_samples(samples: Samples, where: str, classes: int, *, missing: bool = False) -> None:
+    """Refuse what no network can learn from, naming the sample; `missing` lets NaN stand for a missing value."""
     labels, inputs = samples.labels, samples.inputs
     if len(inputs) != len(labels):
         raise UserError(f"{where} has {len(inputs)} inputs but {len(labels)} labels")
@@ -90,13 +137,16 @@ def check_samples(samples: Samples, where: str, classes: int) -> None:
     if len(outside):
         index = int(outside[0])
         raise UserError(f"{where}: label {int(labels[index])} of sample {index} is not in 0..{classes - 1}")
-    if inputs.is_floating_point() and not inputs.isfinite().all():
+    if missing or isinstance(inputs, Stored) or not inputs.is_floating_point():
+        return
+    if not inputs.isfinite().all():
         index = int((~inputs.isfinite()).flatten(1).any(1).nonzero()[0])
         raise UserError(f"{where}: sample {index} holds NaN or infinite values; remove or repair it")
 
 
-def as_input(inputs: Tensor) -> Tensor:
-    """Network inputs: bytes become numbers in [0, 1]."""
+def as_input(inputs: Tensor | Stored) -> Tensor:
+    """Network inputs: bytes become numbers in [0, 1]; what is stored comes into memory."""
+    inputs = inputs[:] if isinstance(inputs, Stored) else inputs
     return inputs.float() / 255 if inputs.dtype == torch.uint8 else inputs.float()
 
 
@@ -120,6 +170,20 @@ def stratified(labels: Tensor, count: int, *, seed: int, stream: str) -> tuple[T
     return chosen.nonzero().squeeze(1), (~chosen).nonzero().squeeze(1)
 
 
+def hold_out(samples: Samples, fraction: float, classes: Sequence[str]) -> tuple[Samples, Samples]:
+    """The train and the test part of a set that comes in one piece.
+
+    The test part belongs to the set and not to a run: no seed changes it.
+    """
+    count = max(1, round(fraction * len(samples)))
+    test, train = stratified(samples.labels, count, seed=0, stream="test")
+    lost = set(samples.labels.tolist()) - set(samples.labels[train].tolist())
+    if lost:
+        name = classes[min(lost)] if min(lost) < len(classes) else min(lost)
+        raise UserError(f"class {name!r} has too few samples to be split into training and test; give more of it")
+    return samples.take(train), samples.take(test)
+
+
 def limit(dataset: Dataset, count: int, *, seed: int) -> Dataset:
     """The set with a stratified subset of `count` training samples; the test part stays whole."""
     if not len(dataset.classes) <= count <= len(dataset.train):
@@ -141,11 +205,18 @@ def split_calibration(
         present = torch.bincount(samples.labels[indices].long(), minlength=len(classes))
         missing = (present == 0).nonzero().squeeze(1).tolist()
         if missing:
+            has = int((samples.labels == missing[0]).sum())
             raise UserError(
-                f"class {classes[missing[0]]!r} has no {part} sample at calibration_fraction {fraction} of "
-                f"{len(samples)} samples: give more data or another calibration_fraction"
+                f"class {classes[missing[0]]!r} has no {part} sample at calibration_fraction {fraction}: it has {has} "
+                f"training samples and needs about {max(2, ceil(1 / fraction))}; {_way_out(has)}"
             )
     return samples.take(train), samples.take(calibration)
+
+
+def _way_out(samples_of_the_class: int) -> str:
+    if samples_of_the_class < 2:
+        return "give more samples of it or leave the class out"
+    return f"give more of them or --calibration-fraction {min(0.5, 1 / samples_of_the_class + 0.01):.2f}"
 
 
 def channel_means(samples: Samples) -> tuple[float, ...]:

@@ -3,6 +3,7 @@
 import gzip
 import struct
 import zlib
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lipscale.data.dataset import Dataset, Samples
+from lipscale.data.memory import require_memory
 from lipscale.errors import UserError
 
 FILES = (
@@ -36,7 +38,12 @@ def read_fashion_mnist(folder: Path) -> Dataset:
 
 
 def _read(folder: Path, name: str, classes: tuple[str, ...]) -> Dataset:
-    train_images, train_labels, test_images, test_labels = (read_idx(find(folder, file)) for file in FILES)
+    parts = [read_idx(find(folder, file)) for file in FILES]
+    for file, part in zip(FILES, parts, strict=True):
+        dimensions = 3 if "images" in file else 1
+        if part.ndim != dimensions:
+            raise UserError(f"{find(folder, file)} has {part.ndim} dimensions, expected {dimensions}; get it again")
+    train_images, train_labels, test_images, test_labels = parts
     return Dataset(
         name,
         Samples(train_images.unsqueeze(1), train_labels.long()),
@@ -53,13 +60,19 @@ def find(folder: Path, name: str) -> Path:
 def read_idx(path: Path) -> Tensor:
     """An idx file of bytes: two zeros, type 8, the number of dimensions, each of them as a big-endian int, data."""
     try:
-        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            head = file.read(4)
+            if len(head) < 4 or head[:3] != b"\0\0\x08" or not 1 <= head[3] <= 4:
+                raise UserError(f"{path} is no idx file of bytes; get it again")
+            sizes = file.read(4 * head[3])
+            if len(sizes) < 4 * head[3]:
+                raise UserError(f"{path} is truncated within its header; get it again")
+            shape = struct.unpack(f">{head[3]}I", sizes)
+            require_memory(prod(shape), f"{path}, by its header {shape},")
+            body = file.read(prod(shape) + 1)  # one more than it should have, and no more: a bomb stays shut
     except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"cannot read {path}: {error}") from error
-    if len(raw) < 4 or raw[:3] != b"\0\0\x08" or len(raw) < 4 + 4 * raw[3]:
-        raise UserError(f"{path} is no idx file of bytes; get it again")
-    shape = struct.unpack(f">{raw[3]}I", raw[4 : 4 + 4 * raw[3]])
-    body = np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3])
-    if len(body) != np.prod(shape, dtype=np.int64):
-        raise UserError(f"{path} is truncated: {len(body)} bytes where its header says {shape}; get it again")
-    return torch.from_numpy(body.reshape(shape).copy())
+        raise UserError(f"cannot read {path}: {error}; get it again") from error
+    if len(body) != prod(shape):
+        amount = "more" if len(body) > prod(shape) else f"{len(body)}"
+        raise UserError(f"{path} is truncated or too long: {amount} bytes where its header says {shape}; get it again")
+    return torch.from_numpy(np.frombuffer(body, np.uint8).reshape(shape).copy())

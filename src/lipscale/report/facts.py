@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lipscale import run as runs
 from lipscale.config import Settings
-from lipscale.data import Preprocessing, as_input
+from lipscale.data import Preprocessing, Stored, as_input
 from lipscale.errors import UserError
 from lipscale.metrics import Predictions
 from lipscale.metrics.binned import bins_for
@@ -186,7 +186,7 @@ def _inputs(
     count: int,
     data_dir: Path | None,
     missing: list[str],
-) -> Tensor | None:
+) -> Tensor | Stored | None:
     """The test inputs, if the data set is here and still has as many."""
     try:
         inputs = runs.read_data(settings, stored=preprocessing, data_dir=data_dir)[0].test.inputs
@@ -200,7 +200,7 @@ def _inputs(
 
 
 def _worth_seeing(
-    answers: Answers, inputs: Tensor | None, classes: tuple[str, ...]
+    answers: Answers, inputs: Tensor | Stored | None, classes: tuple[str, ...]
 ) -> tuple[tuple[Shown, ...], tuple[Shown, ...]]:
     """The hardest: most confident errors first, then the smallest radii. The easiest: the largest radii."""
     radii = answers.radii.clamp(max=1e12)

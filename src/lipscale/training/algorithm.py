@@ -16,7 +16,7 @@ from lipscale import world
 from lipscale.config import Settings, planned_epochs
 from lipscale.data import Samples, as_input
 from lipscale.data.batches import epoch_batches
-from lipscale.errors import DivergedError
+from lipscale.errors import DivergedError, StoppedError
 from lipscale.feedback import (
     DEGENERATE_STEP,
     DEGENERATE_TOTAL,
@@ -67,10 +67,13 @@ class ListTraining:
         settings: Settings,
         *,
         augmentation: str = "none",
+        class_weights: Tensor | None = None,
         on_epoch: Callable[[Epoch], None] = lambda epoch: None,
     ) -> None:
         self.net, self.train, self.calibration, self.settings = net, train, calibration, settings
-        self.augmentation, self.on_epoch = augmentation, on_epoch
+        self.augmentation, self.on_epoch, self.class_weights = augmentation, on_epoch, class_weights
+        self.should_stop: Callable[[], bool] = lambda: False  # asked after every batch
+        self.partial: dict[str, Any] | None = None  # of an epoch that was stopped: its batches and sums so far
         self._compiled = torch.compile(net) if settings.compile else net
         self.optimizer = new_optimizer(net, settings)
         self.most_epochs, self.finishing_epochs = planned_epochs(settings)
@@ -166,9 +169,15 @@ class ListTraining:
         """Step 1 of Algorithm 1: theta <- theta - eta Optimizer(grad of the loss), batch by batch."""
         device = next(self.net.parameters()).device
         sums = torch.zeros(3, device=device)  # of losses, correct answers, samples
-        for inputs, labels in batches:
+        done = 0
+        if self.partial is not None:  # in the middle of an epoch; batches are drawn anyway, for their random numbers
+            done, sums = self.partial["batches"], torch.tensor(self.partial["sums"], device=device)
+        for number, (inputs, labels) in enumerate(batches, 1):
+            if number <= done:
+                continue
             logits = self._forward(inputs)
-            loss = offset_cross_entropy(logits, labels, offset=self.settings.offset)
+            weights = {} if self.class_weights is None else {"weights": self.class_weights}
+            loss = offset_cross_entropy(logits, labels, offset=self.settings.offset, **weights)
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()
             world.average_gradients(self.net.parameters())
@@ -176,6 +185,10 @@ class ListTraining:
             # stays on the device: no synchronisation in the loop
             correct = (logits.detach().argmax(1) == labels).sum()
             sums += torch.stack((loss.detach() * len(labels), correct, torch.full_like(loss.detach(), len(labels))))
+            if self.should_stop():
+                self.partial = {"batches": number, "sums": sums.tolist()}
+                raise StoppedError(f"stopped after batch {number}")
+        self.partial = None
         loss_sum, correct_sum, count = world.total(sums).tolist()
         return loss_sum / count, correct_sum / count
 
@@ -263,6 +276,7 @@ class ListTraining:
             "phase2_epochs": self.phase2_epochs,
             "seconds": self.seconds,
             "feedback": self.feedback.state() if self.feedback else None,
+            "partial": self.partial,
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -270,3 +284,4 @@ class ListTraining:
         self.phase1_epochs, self.phase2_epochs = state["phase1_epochs"], state["phase2_epochs"]
         self.seconds = state["seconds"]
         self.feedback = self._new_feedback(**state["feedback"]) if state["feedback"] else None
+        self.partial = state.get("partial")

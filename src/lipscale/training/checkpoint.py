@@ -5,37 +5,64 @@ import json
 import os
 import textwrap
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from lipscale.errors import UserError
+from lipscale.errors import UnwritableError, UserError
 from lipscale.training.algorithm import ListTraining
 
-FORMAT = "lipscale-1"
+FORMAT = "lipscale-2"
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
     """Write tensors and plain values; a reader finds the old file or the new one, never a part of one."""
     # buffers of the peers' layers may share memory, which the format refuses
-    data = save(
-        {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()},
-        metadata={FORMAT: json.dumps(values)},  # one key: the format writes several in any order
-    )
-    write_atomically(path, data)
+    saved = {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()}
+    text = json.dumps(values)
+    # one key: the format writes several in any order
+    write_atomically(path, save(saved, metadata={FORMAT: _checksum(saved, text) + text}))
+
+
+def _checksum(tensors: Mapping[str, Tensor], text: str) -> str:
+    """A fingerprint of all that a file holds: a disk or a cable that changes a bit shall not go unnoticed."""
+    found = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        found.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())
+        found.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def append_durably(path: Path, line: str) -> None:
+    """Add a line to a file and see it on the disk."""
+    try:
+        with path.open("a") as file:
+            file.write(line + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise UnwritableError(f"cannot write {path}: {error.strerror}") from error
 
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace a file in one step that survives a crash of the process or the machine."""
     partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+    try:
+        with partial.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError as error:
+        with suppress(OSError):
+            partial.unlink()  # on a full disk its space is wanted back
+        raise UnwritableError(f"cannot write {path}: {error.strerror}") from error
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -51,7 +78,10 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             if FORMAT not in metadata:
                 raise UserError(f"{path} was not written by this version of lipscale (expected format {FORMAT})")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-        return tensors, json.loads(metadata[FORMAT])
+        checksum, text = metadata[FORMAT][:64], metadata[FORMAT][64:]
+        if _checksum(tensors, text) != checksum:
+            raise UserError(f"{path} is damaged: its content does not match its checksum")
+        return tensors, json.loads(text)
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None
     except (SafetensorError, OSError, json.JSONDecodeError) as error:
@@ -68,10 +98,10 @@ def load_network(net: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> N
 
 
 def save_training(path: Path, training: ListTraining) -> None:
-    """The whole state of a training; called in evaluation mode, where the averaged weights are in place.
+    """The whole state of a training: after an epoch in evaluation mode, within one as it stands.
 
     ScheduleFree's switch between its two sets of weights rounds, so both runs, the one that goes on and the one that
-    is resumed, must start from this side of it.
+    is resumed, must start from the same side of it.
     """
     state = training.optimizer.state_dict()
     tensors = {f"net/{name}": t for name, t in training.net.state_dict().items()}
@@ -82,8 +112,8 @@ def save_training(path: Path, training: ListTraining) -> None:
 
 
 def _digest(training: ListTraining) -> str:
-    """What tells the checkpoint of one run from that of another."""
-    settings = training.settings.model_dump_json(exclude={"out", "device", "data_dir"})
+    """What tells the checkpoint of one run from that of another; where its data lie does not."""
+    settings = training.settings.model_dump_json(exclude={"out", "device", "data", "data_dir", "test_data"})
     return hashlib.sha256(settings.encode()).hexdigest()
 
 
@@ -94,17 +124,19 @@ def load_training(path: Path, training: ListTraining) -> None:
         raise UserError(f"{path} is no checkpoint of a run with these settings")
     net: dict[str, Tensor] = {}
     slots: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        kind, _, rest = name.partition("/")
-        if kind == "net":
-            net[rest] = tensor
-        else:
-            index, slot = rest.split("/")
-            slots.setdefault(int(index), {})[slot] = tensor
-    load_network(training.net, net, path)
     try:
+        for name, tensor in tensors.items():
+            kind, _, rest = name.partition("/")
+            if kind == "net":
+                net[rest] = tensor
+            else:
+                index, slot = rest.split("/")
+                slots.setdefault(int(index), {})[slot] = tensor
+        load_network(training.net, net, path)
         training.load_state(values["training"])
         training.optimizer.load_state_dict({"state": slots, "param_groups": values["param_groups"]})
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, UserError):
+            raise
         raise UserError(f"{path} is no checkpoint of this training ({error!r})") from error
     training.net.eval()

@@ -1,0 +1,117 @@
+"""Raw inputs -> network inputs: tables are standardised and their categories spread out, by what training measured."""
+
+import logging
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from lipscale.data.dataset import DEVIATIONS, Column, Dataset, Preprocessing, Samples, channel_means
+from lipscale.data.memory import require_memory
+from lipscale.errors import UserError
+
+log = logging.getLogger("lipscale")
+
+MIXED = f"{DEVIATIONS} (a change of category counts 1)"
+# one category on: two categories are then a distance of 1 apart, about what a typical number moves
+CATEGORY_ON = math.sqrt(0.5)
+CHUNK = 1 << 16
+
+
+def prepare(dataset: Dataset, done: Preprocessing | None = None) -> tuple[Dataset, Preprocessing]:
+    """The set ready for the network, and what was done to it; tables are standardised by their training columns.
+
+    With a run's stored preprocessing that one is applied, whatever the data look like today.
+    """
+    done = done or _measure(dataset)
+    if dataset.input_shape != _raw_shape(done):
+        raise UserError(f"the run takes inputs of shape {_raw_shape(done)}, {dataset.name} has {dataset.input_shape}")
+    if len(done.input_shape) > 1:
+        return dataset, done
+    train, test = (_encoded(samples, done) for samples in (dataset.train, dataset.test))
+    return replace(dataset, train=train, test=test), done
+
+
+def _encoded(samples: Samples, done: Preprocessing) -> Samples:
+    assert isinstance(samples.inputs, Tensor)
+    return replace(samples, inputs=encode(samples.inputs, done))
+
+
+def _raw_shape(done: Preprocessing) -> tuple[int, ...]:
+    return (len(done.columns),) if done.columns else done.input_shape
+
+
+def _measure(dataset: Dataset) -> Preprocessing:
+    """The preprocessing that the training part asks for."""
+    if len(dataset.input_shape) > 1:
+        return Preprocessing(dataset.input_shape, channel_means(dataset.train), fit=dataset.fit)
+    assert isinstance(dataset.train.inputs, Tensor)
+    columns = dataset.columns or tuple(Column(str(i)) for i in range(dataset.input_shape[0]))
+    _name_missing(dataset)
+    means, stds = [], []
+    for column, values in zip(columns, dataset.train.inputs.unbind(1), strict=True):
+        mean, std = (0.0, 1.0) if column.categories else _moments(values, f"column {column.name!r} of {dataset.name}")
+        means.append(mean)
+        stds.append(std)
+    features = sum(map(_features, columns))
+    mixed = any(column.categories for column in columns)
+    return Preprocessing(
+        (features,),
+        (0.0,) * features,
+        MIXED if mixed else DEVIATIONS,
+        tuple(means),
+        tuple(stds),
+        dataset.columns,
+    )
+
+
+def _moments(values: Tensor, name: str) -> tuple[float, float]:
+    """Mean and standard deviation of the numbers that are not missing."""
+    present = values[~values.isnan()].double()
+    if len(present) == 0:
+        raise UserError(f"{name} has no value in the training part; leave it out (--drop)")
+    mean, std = float(present.mean()), float(present.std(correction=0))
+    if not math.isfinite(mean) or not math.isfinite(std):
+        raise UserError(f"{name} holds numbers too large to standardise, up to {float(present.abs().max()):g}")
+    return mean, std if std > 0 else 1.0  # a constant column carries nothing and stays at zero
+
+
+def _name_missing(dataset: Dataset) -> None:
+    """Say which columns lack values, and what stands in for them."""
+    assert isinstance(dataset.train.inputs, Tensor)
+    counts = dataset.train.inputs.isnan().sum(0).tolist() if dataset.columns else []
+    lacking = [f"{column.name!r} ({n})" for column, n in zip(dataset.columns, counts, strict=True) if n]
+    if lacking:
+        shown = ", ".join(lacking[:8]) + (f" and {len(lacking) - 8} more columns" if len(lacking) > 8 else "")
+        log.warning(f"missing values in {shown}: the training mean stands in for a number, no category for a category")
+
+
+def _features(column: Column) -> int:
+    return max(1, len(column.categories))
+
+
+def encode(rows: Tensor, done: Preprocessing) -> Tensor:
+    """Raw rows (N, columns) as network inputs (N, F), in float32.
+
+    A number becomes (x - mean) / std, in units of the training column's standard deviation. A category becomes a
+    block of zeros with sqrt(1/2) at its place. What is missing is zero throughout: the mean, or no category.
+    """
+    require_memory(4 * len(rows) * done.input_shape[0], f"a table of {len(rows)} rows, its categories spread out,")
+    encoded = torch.zeros(len(rows), done.input_shape[0])
+    mean, std = torch.tensor([done.column_mean, done.column_std], dtype=torch.float64)
+    columns = done.columns or tuple(Column("") for _ in range(rows.shape[1]))
+    numbers = [i for i, column in enumerate(columns) if not column.categories]
+    starts = torch.tensor([0, *map(_features, columns)]).cumsum(0)[:-1]
+    for first in range(0, len(rows), CHUNK):  # float64 a little at a time
+        chunk, target = rows[first : first + CHUNK].double(), encoded[first : first + CHUNK]
+        scaled = (chunk[:, numbers] - mean[numbers]) / std[numbers]
+        target[:, starts[numbers]] = scaled.nan_to_num(nan=0.0, posinf=math.inf, neginf=-math.inf).float()
+        for i, column in enumerate(columns):
+            if column.categories:
+                known = (~chunk[:, i].isnan()).nonzero().squeeze(1)
+                target[known, starts[i] + chunk[known, i].long()] = CATEGORY_ON
+    if not encoded.isfinite().all():
+        row, feature = (~encoded.isfinite()).nonzero()[0].tolist()
+        raise UserError(f"row {row} is too far from the training data: feature {feature} is not finite")
+    return encoded

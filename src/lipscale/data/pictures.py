@@ -1,0 +1,134 @@
+"""One picture file -> bytes of the wanted size and colour; and many of them, decoded by a pool of workers."""
+
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from math import prod
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from lipscale.data.memory import available_memory
+from lipscale.data.stored import Stored, array_on_disk
+from lipscale.errors import UserError
+
+# decoders that only compute; Pillow has others that start programs (EPS starts Ghostscript)
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm")
+MOST_PIXELS = 100_000_000
+GREY_MODES = ("1", "L", "LA")
+AHEAD = 64  # pictures that a worker may be ahead
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a picture's header says."""
+
+    height: int
+    width: int
+    grey: bool
+
+
+def look(path: Path) -> Look:
+    """A picture's size and colour, without decoding it."""
+    with _opened(path) as picture:
+        turned = picture.getexif().get(0x0112) in (5, 6, 7, 8)  # a camera held upright
+        width, height = picture.size[::-1] if turned else picture.size
+        return Look(height, width, picture.mode in GREY_MODES)
+
+
+def read_picture(path: Path, shape: tuple[int, ...], *, fit: str) -> np.ndarray:
+    """A picture as bytes of shape (C, H, W): grey for one channel, else RGB.
+
+    `fit` says what to do with another size: "crop" scales it to cover and cuts the rest off evenly, "stretch" ignores
+    the proportions, "pad" scales it to fit and adds black. What shines through a transparent picture is white.
+    """
+    channels, height, width = shape
+    with _opened(path) as picture:
+        if picture.mode.startswith(("I", "F")):
+            raise UserError(f"{path} has more than 8 bits a pixel ({picture.mode}); convert it to 8 bits first")
+        picture.draft(None, (2 * width, 2 * height))  # a large JPEG is decoded at a fraction of its size
+        seen = ImageOps.exif_transpose(picture)
+        if seen.has_transparency_data:
+            seen = seen.convert("RGBA")
+            seen = Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen)
+        seen = seen.convert("L" if channels == 1 else "RGB")
+        if seen.size != (width, height):
+            seen = _fitted(seen, (width, height), fit)
+        return np.asarray(seen, np.uint8).reshape(height, width, channels).transpose(2, 0, 1)
+
+
+def _fitted(picture: Image.Image, size: tuple[int, int], fit: str) -> Image.Image:
+    bilinear = Image.Resampling.BILINEAR
+    if fit == "crop":
+        return ImageOps.fit(picture, size, bilinear)
+    if fit == "pad":
+        return ImageOps.pad(picture, size, bilinear)
+    return picture.resize(size, bilinear)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
+    try:
+        with Image.open(path, formats=FORMATS) as picture:
+            if prod(picture.size) > MOST_PIXELS:
+                size = "x".join(map(str, picture.size))
+                raise UserError(f"{path} claims {size} pixels; give at most {MOST_PIXELS // 10**6} million")
+            yield picture
+    except UserError:
+        raise
+    except Exception as error:  # what a decoder raises on a damaged file is any of a dozen kinds
+        reason = " ".join(str(error).split()).replace(str(path), "it") or type(error).__name__
+        raise UserError(f"cannot read {path} as a picture ({reason[:120]}); mend or remove it") from error
+
+
+def look_at_all(paths: Sequence[Path]) -> list[Look]:
+    """The headers of many pictures."""
+    return list(_in_parallel(look, paths))
+
+
+def read_pictures(paths: Sequence[Path], shape: tuple[int, ...], *, fit: str) -> Tensor | Stored:
+    """All pictures, decoded once: (N, C, H, W) in memory where there is room for it, else on disk."""
+    whole = (len(paths), *shape)
+    in_memory = 3 * prod(whole) < available_memory()  # splits copy
+    pixels = np.empty(whole, np.uint8) if in_memory else array_on_disk(whole)
+    for i, picture in enumerate(_in_parallel(lambda path: read_picture(path, shape, fit=fit), paths)):
+        pixels[i] = picture
+    base = torch.from_numpy(pixels)
+    return base if in_memory else Stored(base, torch.arange(len(paths)))
+
+
+def _in_parallel(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+    """Results in order; threads will do, as the decoders let others run. Only a few results wait at a time."""
+    workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    remaining = iter(items)
+    with quiet_pillow(), ThreadPoolExecutor(workers) as pool:
+        pending = [pool.submit(work, item) for item in islice(remaining, AHEAD * workers)]
+        try:
+            while pending:
+                batch, pending = pending[:AHEAD], pending[AHEAD:]
+                for future in batch:
+                    yield future.result()
+                pending += [pool.submit(work, item) for item in islice(remaining, AHEAD)]
+        finally:
+            for future in pending:
+                future.cancel()
+
+
+@contextmanager
+def quiet_pillow() -> Iterator[None]:
+    """Damaged pictures are errors with a name here; Pillow's warnings on the way there would only be noise."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,89 @@
+"""Inputs that stay on disk: rows of one memory-mapped array, fetched batch by batch."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lipscale.errors import UserError
+
+ENVIRONMENT = "LIPSCALE_CACHE"
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Some rows of an array on disk. It indexes like a tensor, and only what is asked for is ever in memory."""
+
+    base: Tensor  # (M, C, H, W), memory-mapped
+    rows: Tensor  # (N,): which of them, in which order
+    device: torch.device = CPU
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Tensor | slice) -> Tensor:
+        index = index.cpu() if isinstance(index, Tensor) else index
+        return self.base[self.rows[index]].to(self.device)
+
+    @property
+    def shape(self) -> torch.Size:
+        """(N, C, H, W)."""
+        return torch.Size((len(self.rows), *self.base.shape[1:]))
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions, N included."""
+        return self.base.ndim
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Bytes, as a rule."""
+        return self.base.dtype
+
+    def is_floating_point(self) -> bool:
+        """As a tensor's."""
+        return self.base.is_floating_point()
+
+    def split(self, size: int) -> Iterator[Tensor]:
+        """The rows in memory, so many at a time."""
+        for start in range(0, len(self), size):
+            yield self[slice(start, start + size)]
+
+    def select(self, indices: Tensor) -> "Stored":
+        """Fewer rows of the same array; nothing is read."""
+        return replace(self, rows=self.rows[indices.cpu()])
+
+    def join(self, other: "Stored") -> "Stored":
+        """These rows, then those of another part of the same array."""
+        assert other.base is self.base
+        return replace(self, rows=torch.cat((self.rows, other.rows)))
+
+    def to(self, device: torch.device) -> "Stored":
+        """The same rows, delivered to a device."""
+        return replace(self, device=device)
+
+
+def array_on_disk(shape: tuple[int, ...]) -> np.ndarray:
+    """A writable array of bytes in a file without a name: when the process ends, however it ends, the space is free.
+
+    The file lies in $LIPSCALE_CACHE or ~/.cache/lipscale.
+    """
+    folder = Path(os.environ.get(ENVIRONMENT) or "~/.cache/lipscale").expanduser()
+    size = prod(shape)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            os.posix_fallocate(file.fileno(), 0, size)  # a full disk says so now and not by a crash later
+            return np.memmap(file, np.uint8, "r+", shape=shape)
+    except OSError as error:
+        raise UserError(
+            f"cannot keep {size / 1e9:.2g} GB of decoded pictures in {folder}: {error.strerror}; free some space, "
+            f"set {ENVIRONMENT} to another folder or give a smaller --image-size"
+        ) from error

@@ -1,0 +1,42 @@
+"""SIGINT and SIGTERM: the first asks politely, the second takes effect at once."""
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+NAMES = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopRequest:
+    """Whether a signal has come; call it to ask."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+
+    def __call__(self) -> bool:
+        """Whether to stop."""
+        return self.signal is not None
+
+    @property
+    def exit_code(self) -> int:
+        """By the convention of shells, 128 + the signal."""
+        return 128 + (self.signal or signal.SIGINT)
+
+
+@contextmanager
+def polite_stop(request: StopRequest, say: Callable[[str], None]) -> Iterator[None]:
+    """Within, the first signal only sets the request, for a training to finish its batch and save."""
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        request.signal = number
+        for name in NAMES:
+            signal.signal(name, before[name])  # a second one is not held back
+        say("Stopping after this batch; once more to stop at once.")
+
+    before = {name: signal.signal(name, on_signal) for name in NAMES}
+    try:
+        yield
+    finally:
+        for name in NAMES:
+            signal.signal(name, before[name])
