@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from lipscale.errors import UserError
 
@@ -123,9 +123,9 @@ class Settings(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _no_truth_for_numbers(cls, value: Any) -> Any:
-        """`seed: yes` is a slip and no number; no setting is a yes or no."""
-        if isinstance(value, bool):
+    def _no_truth_for_numbers(cls, value: Any, about: ValidationInfo) -> Any:
+        """`seed: yes` is a slip and no number."""
+        if isinstance(value, bool) and cls.model_fields[about.field_name or ""].annotation is not bool:
             raise ValueError("yes and no (true, false) are no value of this setting")
         return value
 
