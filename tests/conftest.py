@@ -10,9 +10,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lipscale import data
+from lipscale import data, models, set_lipschitz
 
 # where real sets may lie: the system's folder, $LIPSCALE_DATA, and a folder beside the checkout
 REAL_DATA = [Path("/usr/share/datasets"), Path(__file__).parents[2] / "shared" / "data"]
@@ -21,6 +22,27 @@ REAL_DATA = [Path("/usr/share/datasets"), Path(__file__).parents[2] / "shared" /
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def digits():
+    """The embedded digits."""
+    return data.load_dataset("digits")
+
+
+@pytest.fixture(scope="session")
+def digits_net(digits) -> nn.Module:
+    """An MLP with a short training: most digits right, few of them robust."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = models.mlp(10, (1, 8, 8), 64)
+    set_lipschitz(net, 8.0)
+    optimizer = torch.optim.Adam(net.parameters(), 5e-3)
+    for _ in range(60):
+        optimizer.zero_grad()
+        F.cross_entropy(net(digits.train.inputs), digits.train.labels).backward()
+        optimizer.step()
+    return net.eval()
 
 
 def dense(operator, shape: tuple[int, ...]) -> Tensor:

@@ -8,31 +8,11 @@ import torch.nn.functional as F
 from pyautoattack import AutoAttack
 from torch import nn
 
-from lipscale import models, set_lipschitz
+from lipscale import models
 from lipscale.attacks import apgd, autoattack, calibration_attack, pgd
 from lipscale.attacks.ball import distances, project
 from lipscale.attacks.cache import KeptTensors
-from lipscale.data import load_dataset
 from lipscale.errors import UserError
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return load_dataset("digits")
-
-
-@pytest.fixture(scope="module")
-def net(digits):
-    """An MLP with a short training: most digits right, few of them robust."""
-    torch.manual_seed(0)
-    net = models.mlp(10, (1, 8, 8), 64)
-    set_lipschitz(net, 8.0)
-    optimizer = torch.optim.Adam(net.parameters(), 5e-3)
-    for _ in range(60):
-        optimizer.zero_grad()
-        F.cross_entropy(net(digits.train.inputs), digits.train.labels).backward()
-        optimizer.step()
-    return net.eval()
 
 
 def test_projection_stays_in_ball_and_box():
@@ -85,28 +65,30 @@ def test_pgd_breaks_a_network_so_sure_that_cross_entropy_has_no_gradient():
     assert net(points).argmax(1).item() == 1
 
 
-def test_pgd_is_seeded_and_respects_pixels(net, digits):
+def test_pgd_is_seeded_and_respects_pixels(digits_net, digits):
     x, y = digits.test.inputs[:60], digits.test.labels[:60]
-    a, b = (pgd(net, x, y, epsilon=1.0, box=(0, 1), generator=torch.Generator().manual_seed(3)) for _ in range(2))
+    a, b = (
+        pgd(digits_net, x, y, epsilon=1.0, box=(0, 1), generator=torch.Generator().manual_seed(3)) for _ in range(2)
+    )
     assert torch.equal(a, b)
     assert a.min() >= 0
     assert a.max() <= 1
-    before, after = ((net(v).argmax(1) == y).double().mean() for v in (x, a))
+    before, after = ((digits_net(v).argmax(1) == y).double().mean() for v in (x, a))
     assert after < before - 0.2
 
 
-def test_calibration_attacks_keep_the_class_and_move_the_confidence_both_ways(net, digits):
+def test_calibration_attacks_keep_the_class_and_move_the_confidence_both_ways(digits_net, digits):
     x, y = digits.test.inputs[:80], digits.test.labels[:80]
-    attacked = calibration_attack(net, x, y, epsilon=0.3, box=(0, 1))
-    clean = net(x).detach()
+    attacked = calibration_attack(digits_net, x, y, epsilon=0.3, box=(0, 1))
+    clean = digits_net(x).detach()
     predicted = clean.argmax(1)
 
     def confidence(points):
-        assert torch.equal(net(points).argmax(1), predicted)
+        assert torch.equal(digits_net(points).argmax(1), predicted)
         assert (distances(points, x) <= 0.3 * (1 + 1e-6)).all()
         assert points.min() >= 0
         assert points.max() <= 1
-        return torch.softmax(net(points).detach(), 1).amax(1)
+        return torch.softmax(digits_net(points).detach(), 1).amax(1)
 
     here = torch.softmax(clean, 1).amax(1)
     over, under, most = (confidence(points) for points in attacked)
@@ -132,15 +114,15 @@ def test_under_confidence_reaches_the_boundary_of_a_linear_network():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [5, 250])
-def test_autoattack_equals_pyautoattack_run_directly(net, digits, batch_size):
+def test_autoattack_equals_pyautoattack_run_directly(digits_net, digits, batch_size):
     x, y = digits.test.inputs[:12], digits.test.labels[:12]
     state = torch.random.get_rng_state()
-    ours = autoattack(net, x, y, epsilon=0.6, seed=5, batch_size=batch_size)
+    ours = autoattack(digits_net, x, y, epsilon=0.6, seed=5, batch_size=batch_size)
     assert torch.equal(torch.random.get_rng_state(), state)  # it leaves the global generator alone
-    direct = AutoAttack(net, norm="L2", eps=0.6, version="standard", seed=5)
+    direct = AutoAttack(digits_net, norm="L2", eps=0.6, version="standard", seed=5)
     theirs, _ = direct.run_standard_evaluation(x, y, batch_size=batch_size)
     assert torch.equal(ours, theirs)
-    robust = net(ours).argmax(1) == y
+    robust = digits_net(ours).argmax(1) == y
     assert 0 < robust.sum() < 12
 
 
@@ -149,9 +131,9 @@ class Killed(Exception):
 
 
 @pytest.mark.slow
-def test_a_killed_autoattack_goes_on_from_its_cache_to_the_same_points(net, digits, tmp_path):
+def test_a_killed_autoattack_goes_on_from_its_cache_to_the_same_points(digits_net, digits, tmp_path):
     x, y = digits.test.inputs[:20], digits.test.labels[:20]
-    expected = autoattack(net, x, y, epsilon=0.6, batch_size=10)
+    expected = autoattack(digits_net, x, y, epsilon=0.6, batch_size=10)
     done = []
 
     def kill_after_three(finished, total):
@@ -160,11 +142,13 @@ def test_a_killed_autoattack_goes_on_from_its_cache_to_the_same_points(net, digi
             raise Killed
 
     with pytest.raises(Killed):
-        autoattack(net, x, y, epsilon=0.6, batch_size=10, finished=KeptTensors(tmp_path), on_batch=kill_after_three)
+        autoattack(
+            digits_net, x, y, epsilon=0.6, batch_size=10, finished=KeptTensors(tmp_path), on_batch=kill_after_three
+        )
     kept = KeptTensors(tmp_path)
     assert len(kept) == 3
     kept._path(next(iter(kept))).write_bytes(b"torn")  # a damaged file is attacked again
-    assert torch.equal(autoattack(net, x, y, epsilon=0.6, batch_size=10, finished=kept), expected)
+    assert torch.equal(autoattack(digits_net, x, y, epsilon=0.6, batch_size=10, finished=kept), expected)
 
 
 @pytest.mark.slow
@@ -179,9 +163,9 @@ def test_autoattack_takes_any_number_of_classes(classes):
     assert (distances(broken, x) <= 3.0 * (1 + 1e-5)).all()
 
 
-def test_autoattack_says_what_it_needs(net, digits, monkeypatch):
+def test_autoattack_says_what_it_needs(digits_net, digits, monkeypatch):
     with pytest.raises(UserError, match="takes pictures.*use --attack pgd"):
         autoattack(nn.Linear(4, 3), torch.rand(5, 4), torch.zeros(5, dtype=torch.long), epsilon=0.1)
     monkeypatch.setattr(sys.modules["lipscale.attacks.autoattack"], "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install 'lipscale\[attack\]'"):
-        autoattack(net, digits.test.inputs[:2], digits.test.labels[:2], epsilon=0.1)
+        autoattack(digits_net, digits.test.inputs[:2], digits.test.labels[:2], epsilon=0.1)

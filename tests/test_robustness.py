@@ -2,13 +2,12 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
-from lipscale import models, register_rule, set_lipschitz
+from lipscale import register_rule
 from lipscale.attacks.cache import KeptTensors
 from lipscale.bounds.walk import RULES
-from lipscale.data import Samples, load_dataset
+from lipscale.data import Samples
 from lipscale.errors import UnsoundError, UserError
 from lipscale.layers import OrthoLinear
 from lipscale.robustness import Attack, attack_samples, measure_robustness
@@ -17,27 +16,9 @@ EPSILONS = (0.1, 0.3, 0.8)
 QUICK = Attack(steps=10, restarts=1)
 
 
-@pytest.fixture(scope="module")
-def digits():
-    return load_dataset("digits")
-
-
-@pytest.fixture(scope="module")
-def net(digits):
-    torch.manual_seed(0)
-    net = models.mlp(10, (1, 8, 8), 64)
-    set_lipschitz(net, 8.0)
-    optimizer = torch.optim.Adam(net.parameters(), 5e-3)
-    for _ in range(60):
-        optimizer.zero_grad()
-        F.cross_entropy(net(digits.train.inputs), digits.train.labels).backward()
-        optimizer.step()
-    return net.eval()
-
-
-def test_certified_accuracy_empirical_accuracy_and_accuracy_are_in_order(net, digits):
+def test_certified_accuracy_empirical_accuracy_and_accuracy_are_in_order(digits_net, digits):
     samples = attack_samples(digits.test, 120)
-    result = measure_robustness(net, samples, epsilons=EPSILONS, attack=Attack(), box=(0, 1))
+    result = measure_robustness(digits_net, samples, epsilons=EPSILONS, attack=Attack(), box=(0, 1))
     assert result["samples"] == 120
     empirical = [row["robust_accuracy"] for row in result["at"].values()]
     for row in result["at"].values():
@@ -47,9 +28,9 @@ def test_certified_accuracy_empirical_accuracy_and_accuracy_are_in_order(net, di
     assert empirical[0] > empirical[-1] + 0.2
 
 
-def test_calibration_attacks_raise_the_ece_and_stay_in_the_proven_range(net, digits):
+def test_calibration_attacks_raise_the_ece_and_stay_in_the_proven_range(digits_net, digits):
     samples = attack_samples(digits.test, 120)
-    result = measure_robustness(net, samples, epsilons=(0.2,), attack=QUICK, box=(0, 1))
+    result = measure_robustness(digits_net, samples, epsilons=(0.2,), attack=QUICK, box=(0, 1))
     found = result["at"]["0.2"]["calibration"]
     low, high = found["certified_confidence"]
     assert low <= found["under"]["confidence"] < found["clean"]["confidence"] < found["over"]["confidence"] <= high
@@ -83,12 +64,12 @@ def test_a_confidence_outside_its_range_is_an_error(digits, lying_rule):
         measure_robustness(net, Samples(x, wrong), epsilons=(0.5,), attack=QUICK, box=None)
 
 
-def test_a_finished_attack_is_not_made_again_unless_something_changed(net, digits, tmp_path, monkeypatch):
+def test_a_finished_attack_is_not_made_again_unless_something_changed(digits_net, digits, tmp_path, monkeypatch):
     samples = attack_samples(digits.test, 40)
 
     def attack(**changes):
         knobs = {"epsilons": (0.3,), "attack": QUICK, "box": (0, 1), **changes}
-        return measure_robustness(net, samples, cache=lambda name: KeptTensors(tmp_path / name), **knobs)
+        return measure_robustness(digits_net, samples, cache=lambda name: KeptTensors(tmp_path / name), **knobs)
 
     first = attack()
     monkeypatch.setattr("lipscale.robustness.pgd", lambda *args, **kwargs: pytest.fail("attacked again"))
@@ -97,7 +78,7 @@ def test_a_finished_attack_is_not_made_again_unless_something_changed(net, digit
         with pytest.raises(pytest.fail.Exception):
             attack(**changes)
     with torch.no_grad():
-        weight = next(net.parameters())
+        weight = next(digits_net.parameters())
         weight.add_(0.001)
         with pytest.raises(pytest.fail.Exception):
             attack()
@@ -112,6 +93,6 @@ def test_the_subset_is_drawn_from_the_whole_set(digits):
     assert len(attack_samples(digits.test, 10**6)) == len(digits.test)
 
 
-def test_an_epsilon_of_zero_is_no_attack(net, digits):
+def test_an_epsilon_of_zero_is_no_attack(digits_net, digits):
     with pytest.raises(UserError, match="epsilon > 0"):
-        measure_robustness(net, digits.test, epsilons=(0.0, 0.1), attack=QUICK, box=None)
+        measure_robustness(digits_net, digits.test, epsilons=(0.0, 0.1), attack=QUICK, box=None)
