@@ -122,8 +122,9 @@ def test_stops_may_come_again_and_again(tmp_path, whole):
     assert outcome(folder) == whole
 
 
-def test_augmentation_goes_on_in_the_middle_of_an_epoch(tmp_path):
-    settings = replace(QUICK, augmentation="crop+flip")
+@pytest.mark.parametrize("changes", [{"augmentation": "crop+flip"}, {"optimizer": "schedulefree", "feedback": "paper"}])
+def test_other_settings_go_on_in_the_middle_of_an_epoch(tmp_path, changes):
+    settings = replace(QUICK, **changes)
     lipscale.train(replace(settings, out=tmp_path / "whole"))
     asked = iter(range(1, 10**6))
     with pytest.raises(StoppedError):
@@ -312,7 +313,8 @@ def test_leftovers_of_a_run_that_never_began_are_taken_over_and_nothing_else(tmp
 
 def test_mid_epoch_checkpoints_hold_the_training_weights(tmp_path):
     with pytest.raises(StoppedError):
-        lipscale.train(replace(QUICK, out=tmp_path / "run"), should_stop=lambda: True)
+        settings = replace(QUICK, optimizer="schedulefree", feedback="paper", out=tmp_path / "run")
+        lipscale.train(settings, should_stop=lambda: True)
     _, values = checkpoint.load_tensors(tmp_path / "run" / "checkpoint.safetensors")
     assert values["training"]["partial"]["batches"] == 1
     assert values["param_groups"][0]["train_mode"]
