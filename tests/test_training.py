@@ -261,18 +261,18 @@ class TestThePlan:
         training.run()
         return training, [lr / training.optimizer.param_groups[0]["rate"] for lr in seen]
 
-    def test_the_budget_covers_both_phases_on_one_line_down_to_zero(self, digits):
+    def test_the_budget_covers_both_phases_and_leaves_little_to_learn_for_the_second(self, digits):
         training, shares = self.shares(digits, Settings(epochs=10, batch_size=100, warmup_steps=6))
         assert (training.phase1_epochs, training.phase2_epochs) == (9, 1)
         assert len(shares) == 9 * 3 + 1 * 4  # 300 samples an epoch, then all 400
-        assert shares[:6] == pytest.approx([(k + 0.5) / 6 * (1 - (k + 0.5) / 30) for k in range(6)])
-        assert shares[6:27] == pytest.approx([1 - (k + 0.5) / 30 for k in range(6, 27)])
-        assert shares[27:] == pytest.approx([0.1 * (1 - (k + 0.5) / 4) for k in range(4)])
+        assert shares[:6] == pytest.approx([(k + 0.5) / 6 * (1 - 0.97 * (k + 0.5) / 27) for k in range(6)])
+        assert shares[6:27] == pytest.approx([1 - 0.97 * (k + 0.5) / 27 for k in range(6, 27)])
+        assert shares[27:] == pytest.approx([0.03 * (1 - (k + 0.5) / 4) for k in range(4)])
 
     def test_epochs_of_phase_two_that_are_asked_for_come_on_top(self, digits):
         training, shares = self.shares(digits, Settings(epochs=2, phase2_epochs=1, batch_size=400, warmup_steps=0))
         assert (training.phase1_epochs, training.phase2_epochs) == (2, 1)
-        assert shares == pytest.approx([1 - 0.5 / 3, 1 - 1.5 / 3, (1 - 2 / 3) * 0.5])
+        assert shares == pytest.approx([1 - 0.97 * 0.25, 1 - 0.97 * 0.75, 0.03 * 0.5])
 
     def test_a_step_is_relative_to_the_weight(self, digits):
         training = make(digits, Settings(epochs=1, phase2_epochs=0, learning_rate=0.1))

@@ -16,6 +16,7 @@ DEGENERATE_TOTAL = 64.0
 # the steady rule's constants: the same for every data set, and none is a setting
 LARGEST_STEP = 2.0  # an untrained network knows next to nothing: L at most doubles or halves in an epoch
 CAUTION, CONFIDENCE = 0.5, 1.1  # the gain falls by one where T* changes sides, and grows by the other where it does not
+PERSISTENT, RESUMED = 5, 0.25  # a mean over so many epochs that exceeds the error takes the gain back up to this
 FEWEST_EPOCHS = 10  # before that, half of the run is too little to judge by
 
 
@@ -117,7 +118,8 @@ class SteadyFeedback(Feedback):
 
     While T* stays on one side of 1 the signal is consistent, and g grows up to 1, the paper's rule. Where it changes
     sides L is about right, or answers late, and the rest is noise: g is halved (Kesten's rule, with Rprop's recovery),
-    down to 1 / e after e epochs, which is plain averaging.
+    down to 1 / e after e epochs, which is plain averaging. A signal that exceeds its error for five epochs on average is
+    none of that noise, and takes g back up to a quarter.
     A step is bounded, so that an untrained network, which always looks under-confident, cannot throw L far above L*.
     It has settled once the second half of the run moved L by less than the calibration set can resolve. L* is then not
     the last L but the mean of what the last epochs asked for, which is what a single noisy epoch cannot spoil.
@@ -126,6 +128,7 @@ class SteadyFeedback(Feedback):
     gain: float = 1.0
     side: float = 0.0  # the sign of the last log T*
     asked: list[float] = field(default_factory=list)  # log (L / T*), the constant that each epoch asked for
+    recent: list[float] = field(default_factory=list)  # the last few -log T*
     error: float = 0.0  # the standard error of the last log T*
 
     def _moved(self, temperature: float, error: float) -> float:
@@ -133,6 +136,9 @@ class SteadyFeedback(Feedback):
         side = math.copysign(1.0, wanted) if wanted else 0.0
         self.asked.append(math.log(self.constant) + wanted)
         self.gain = self.gain * CAUTION if side * self.side < 0 else self.gain * CONFIDENCE
+        self.recent = [*self.recent[1 - PERSISTENT :], wanted]
+        if len(self.recent) == PERSISTENT and abs(sum(self.recent)) > PERSISTENT * error:
+            self.gain = max(self.gain, RESUMED)  # for so many epochs beyond its error: no noise, but a way to go
         # never less than plain averaging would take, or much noise would leave L where it happens to be
         self.gain = min(1.0, max(self.gain, 1 / len(self.asked)))
         self.side, self.error = side or self.side, error

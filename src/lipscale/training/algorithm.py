@@ -29,7 +29,7 @@ from lipscale.lipschitz import get_lipschitz, set_lipschitz
 from lipscale.losses import offset_cross_entropy
 from lipscale.mode import evaluation_mode, predict_logits
 from lipscale.temperature import Temperature, fit_temperature, measure_temperature
-from lipscale.training.optimizer import WARM_UP, PlannedAdamW, new_optimizer, planned_share
+from lipscale.training.optimizer import LEFT_FOR_PHASE_TWO, WARM_UP, PlannedAdamW, new_optimizer, planned_share
 
 log = logging.getLogger("lipscale")
 
@@ -208,17 +208,19 @@ class ListTraining:
         phase: int,
         number: int,
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches, each after the learning rate was set for it: one line down to zero over both phases."""
+        """The batches, each after the learning rate was set for it: nearly down to zero in Phase I, the rest in II."""
         steps = math.ceil(len(samples) / self._batch_size)
-        total = self.most_epochs + self.finishing_epochs
-        warm_up = WARM_UP * total if self.settings.warmup_steps is None else self.settings.warmup_steps / steps
+        left = LEFT_FOR_PHASE_TWO if self.finishing_epochs else 0.0
+        warm_up = (
+            WARM_UP * self.most_epochs if self.settings.warmup_steps is None else self.settings.warmup_steps / steps
+        )
         for step, batch in enumerate(batches):
             done = number - 1 + (step + 0.5) / steps  # the middle of the step: neither the first nor the last is idle
             if phase == 1:
-                share = planned_share(done, total, warm_up=warm_up)
+                share = planned_share(done, self.most_epochs, warm_up=warm_up, left=left)
             else:  # from where Phase I left it, also where that ended early
-                start = planned_share(self.phase1_epochs, total, warm_up=0.0)
-                share = start * planned_share(done, self.finishing_epochs, warm_up=0.0)
+                start = planned_share(self.phase1_epochs, self.most_epochs, left=left)
+                share = start * planned_share(done, self.finishing_epochs)
             optimizer.set_share(share)
             yield batch
 

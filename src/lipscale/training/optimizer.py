@@ -12,6 +12,8 @@ from lipscale.config import Settings
 # relative to the size of a weight for the plan, absolute for ScheduleFree
 DEFAULT_LEARNING_RATE = {"planned": 0.2, "schedulefree": 1e-3}
 WARM_UP = 0.05  # of the plan
+# of the learning rate, for Phase II: there L is frozen, and a network that still learned would become under-confident
+LEFT_FOR_PHASE_TWO = 0.03
 # biases start at zero and have no size to be relative to
 BIAS_SIZE = 0.1
 
@@ -46,9 +48,9 @@ class PlannedAdamW(torch.optim.AdamW):
         """Nothing to do, likewise."""
 
 
-def planned_share(done: float, total: float, *, warm_up: float) -> float:
-    """The share of the learning rate after `done` of `total` epochs: it rises over the warm-up, falls linearly to 0."""
-    return min(1.0, done / warm_up if warm_up else 1.0) * max(0.0, 1 - done / total)
+def planned_share(done: float, total: float, *, warm_up: float = 0.0, left: float = 0.0) -> float:
+    """The share of the learning rate after `done` of `total` epochs: up over the warm-up, linearly down to `left`."""
+    return min(1.0, done / warm_up if warm_up else 1.0) * max(0.0, 1 - (1 - left) * done / total)
 
 
 def new_optimizer(net: nn.Module, settings: Settings) -> Any:
