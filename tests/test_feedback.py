@@ -193,10 +193,10 @@ def test_a_signal_that_persists_beyond_its_error_takes_the_gain_back_up():
     for k in range(30):  # noise: the gain falls to plain averaging
         feedback.update(1.05 if k % 2 else 0.95, error=0.05)
     assert feedback.gain == pytest.approx(1 / 30)
-    for _ in range(3):
-        feedback.update(0.9, error=0.05)
-    assert feedback.gain < 0.1  # three of five epochs may be chance
-    feedback.update(0.9, error=0.05)
+    for _ in range(4):
+        feedback.update(0.93, error=0.05)
+    assert feedback.gain < 0.1  # with the one before them their mean is within its error
+    feedback.update(0.93, error=0.05)
     assert feedback.gain == 0.25
     within = SteadyFeedback(1.0, gain=0.05)
     for _ in range(4):

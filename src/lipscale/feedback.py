@@ -118,8 +118,8 @@ class SteadyFeedback(Feedback):
 
     While T* stays on one side of 1 the signal is consistent, and g grows up to 1, the paper's rule. Where it changes
     sides L is about right, or answers late, and the rest is noise: g is halved (Kesten's rule, with Rprop's recovery),
-    down to 1 / e after e epochs, which is plain averaging. A signal whose mean over five epochs exceeds its error is none
-    of that noise, and takes g back up to a quarter.
+    down to 1 / e after e epochs, which is plain averaging. A signal whose mean over five epochs exceeds its error is no
+    such noise, and takes g back up to a quarter.
     A step is bounded, so that an untrained network, which always looks under-confident, cannot throw L far above L*.
     It has settled once the second half of the run moved L by less than the calibration set can resolve. L* is then not
     the last L but the mean of what the last epochs asked for, which is what a single noisy epoch cannot spoil.
