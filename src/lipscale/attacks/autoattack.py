@@ -68,7 +68,8 @@ def autoattack(
         with torch.no_grad():
             still = [net(found[b]).argmax(1) == labels[b] for b in batches]
         left = left[torch.cat(still)] if still else left
-        on_batch((number + 1) * at_most, len(parts) * at_most)
+        if len(batches) < at_most:  # what is broken needs no further attack
+            on_batch((number + 1) * at_most, len(parts) * at_most)
     return found
 
 
