@@ -15,7 +15,7 @@ from lipscale.flags import with_settings_as_flags
 # what needs torch is imported inside the commands: it takes seconds, and --help should not
 app = typer.Typer(
     help="Train classifiers that are calibrated and certifiably robust out of the box (LiST).\n\n"
-    "Start with `lipscale train`: it trains on the embedded digits within a minute or two.",
+    "Start with `lipscale train`: it trains on the embedded digits within a minute.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
