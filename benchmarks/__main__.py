@@ -64,7 +64,9 @@ def _steps(result, sections, width, rounds, quick, say):
     for section, method in (("train_step", "train_step"), ("eval_forward", "predict")):
         if section in sections or (section == "train_step" and "feedback_share" in sections):
             say(f"{section}, width {width}")
-            timings = interleaved({name: getattr(c, method) for name, c in contestants.items()}, rounds)
+            # a forward pass is short, and its median of few rounds jumps by more than its limit allows for
+            enough = max(rounds, 15) if section == "eval_forward" and width < 64 else rounds
+            timings = interleaved({name: getattr(c, method) for name, c in contestants.items()}, enough)
             result.setdefault(section, {})[key] = {name: t.median for name, t in timings.items()}
             result["spread"].setdefault(section, {})[key] = {name: asdict(t) for name, t in timings.items()}
     if "feedback_share" in sections:
