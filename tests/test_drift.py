@@ -2,15 +2,14 @@
 
 import pytest
 import torch
-from schedulefree import AdamWScheduleFree
 from torch import nn
 
 from lipscale.bounds import lipschitz_bound
+from lipscale.config import Settings
 from lipscale.layers import BatchCentering, GroupSort2, L2NormPool2d, OrthoConv2d, OrthoLinear, ScaledLayer
 from lipscale.losses import offset_cross_entropy
 from lipscale.mode import evaluation_mode
-
-DEFAULT_RATE = 1e-3
+from lipscale.training.optimizer import DEFAULT_LEARNING_RATE, PlannedAdamW, new_optimizer
 
 
 def small_net():
@@ -21,10 +20,13 @@ def small_net():
     )
 
 
-def train(steps, *, rate, decay=0.0):
-    """Fit random labels, the roughest of tasks, and hand over the network and its optimizer."""
+def train(steps, *, optimizer, times=1.0, decay=0.0):
+    """Fit random labels, the roughest of tasks, at a multiple of the default learning rate that never comes down."""
     net = small_net().train()
-    optimizer = AdamWScheduleFree(net.parameters(), lr=rate, weight_decay=decay)
+    rate = times * DEFAULT_LEARNING_RATE[optimizer]
+    optimizer = new_optimizer(net, Settings(optimizer=optimizer, learning_rate=rate, weight_decay=decay))
+    if isinstance(optimizer, PlannedAdamW):
+        optimizer.set_share(1.0)
     optimizer.train()
     inputs, labels = torch.rand(64, 2, 6, 6), torch.randint(3, (64,))
     for step in range(steps):
@@ -56,17 +58,20 @@ def assert_orthogonal_in_evaluation(net, optimizer, inputs):
 
 
 @pytest.mark.slow
-def test_ten_thousand_steps_at_the_default_learning_rate():
-    assert_orthogonal_in_evaluation(*train(10_000, rate=DEFAULT_RATE))
+@pytest.mark.parametrize("optimizer", DEFAULT_LEARNING_RATE)
+def test_ten_thousand_steps_at_the_default_learning_rate(optimizer):
+    assert_orthogonal_in_evaluation(*train(10_000, optimizer=optimizer))
 
 
+@pytest.mark.parametrize("optimizer", DEFAULT_LEARNING_RATE)
 @pytest.mark.parametrize("decay", [0.0, 0.1])
-def test_ten_times_the_learning_rate_gives_no_nan(decay):
-    assert_orthogonal_in_evaluation(*train(300, rate=10 * DEFAULT_RATE, decay=decay))
+def test_ten_times_the_learning_rate_gives_no_nan(optimizer, decay):
+    assert_orthogonal_in_evaluation(*train(300, optimizer=optimizer, times=10, decay=decay))
 
 
-def test_an_absurd_learning_rate_gives_no_nan():
-    net, optimizer, inputs = train(200, rate=1000 * DEFAULT_RATE)
+@pytest.mark.parametrize("optimizer", DEFAULT_LEARNING_RATE)
+def test_an_absurd_learning_rate_gives_no_nan(optimizer):
+    net, optimizer, inputs = train(200, optimizer=optimizer, times=100)
     with evaluation_mode(net, optimizer, centering_batches=[inputs]):
         assert lipschitz_bound(net) == pytest.approx(1, abs=1e-5)
         assert net(inputs).isfinite().all()

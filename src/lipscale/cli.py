@@ -1,4 +1,4 @@
-"""The command line: train | evaluate | predict | audit | report | data list."""
+"""The command line: train | evaluate | predict | audit | report | data list | data get."""
 
 import json
 import os
@@ -200,7 +200,8 @@ def evaluate(
     from lipscale.attacks import require_autoattack
     from lipscale.progress import AttackProgress
     from lipscale.robustness import Attack
-    from lipscale.run import attack_run, evaluate_run, load, strict_json
+    from lipscale.run import attack_run, evaluate_run, load
+    from lipscale.run_folder import strict_json
     from lipscale.show import print_metrics, print_robustness
 
     attack = attack.lower()

@@ -5,19 +5,18 @@ import logging
 import math
 import platform
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from pydantic import Field, TypeAdapter, ValidationError
 from torch import Tensor, nn
 
 from lipscale import world
 from lipscale.attacks.cache import KeptTensors
-from lipscale.config import Settings, as_yaml, make_settings, read_settings, replace
+from lipscale.config import Settings, as_yaml, replace
 from lipscale.data import (
     PIXELS,
     READERS,
@@ -37,6 +36,28 @@ from lipscale.folder_lock import locked
 from lipscale.losses import class_weights
 from lipscale.models import convnet, mlp, parts_of, resnet18
 from lipscale.robustness import Attack, attack_samples, measure_robustness
+from lipscale.run_folder import (
+    ATTACKS,
+    CHECKPOINT,
+    DATA,
+    HISTORY,
+    METRICS,
+    MODEL,
+    PREDICTIONS,
+    ROBUSTNESS,
+    SETTINGS,
+    VERSIONS,
+    clear,
+    history_lines,
+    new_folder,
+    read_json,
+    require_empty,
+    stored_attacks,
+    stored_data,
+    stored_settings,
+    strict,
+    write_json,
+)
 from lipscale.training.algorithm import DEFAULT_BATCH_SIZE, Epoch, ListTraining
 from lipscale.training.checkpoint import (
     append_durably,
@@ -50,10 +71,6 @@ from lipscale.training.checkpoint import (
 from lipscale.training.optimizer import DEFAULT_LEARNING_RATE
 
 log = logging.getLogger("lipscale")
-
-SETTINGS, DATA, HISTORY = "settings.yaml", "data.json", "history.jsonl"
-CHECKPOINT, MODEL, PREDICTIONS = "checkpoint.safetensors", "model.safetensors", "predictions.safetensors"
-METRICS, VERSIONS, ROBUSTNESS, ATTACKS = "metrics.json", "versions.json", "robustness.json", "attacks"
 
 DEFAULT_WIDTH = {"resnet18": 64, "convnet": 32, "mlp": 256}
 # up to this many pixels the MLP serves better than a convolution
@@ -92,16 +109,16 @@ def train(
         "digest": _digest(dataset),
         "preprocessing": asdict(preprocessing),
     }
-    folder = _new_folder(settings)  # only now: a run that cannot start leaves nothing behind
+    folder = new_folder(settings)  # only now: a run that cannot start leaves nothing behind
     with locked(folder):
-        _require_empty(folder)
+        require_empty(folder)
         try:
-            _write_json(folder / DATA, about)
-            _write_json(folder / VERSIONS, _versions(training.net))
+            write_json(folder / DATA, about)
+            write_json(folder / VERSIONS, _versions(training.net))
             # last: with its settings the folder is a run that can be resumed
             write_atomically(folder / SETTINGS, as_yaml(replace(settings, out=None)).encode())
         except UnwritableError:
-            _clear(folder)
+            clear(folder)
             raise
         on_start(folder, settings)
         training.should_stop = should_stop
@@ -117,11 +134,11 @@ def resume(
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Run:
     """Continue a run that was stopped, to the same numbers as if it had not been; a finished one is only loaded."""
-    settings = _stored_settings(folder)
+    settings = stored_settings(folder)
     if (folder / METRICS).exists() and (folder / MODEL).exists():
         return load(folder)
     with locked(folder):
-        classes, stored, digest = _stored_data(folder)
+        classes, stored, digest = stored_data(folder)
         dataset, preprocessing = read_data(settings, stored=stored, classes=classes)
         training = _new_training(settings, dataset, preprocessing)
         done = 0
@@ -135,7 +152,7 @@ def resume(
                 f"put the old ones back, or start a new run"
             )
         # an epoch is written to the history before its checkpoint: lines beyond the checkpoint are done again
-        lines = _history_lines(folder / HISTORY)[:done]
+        lines = history_lines(folder / HISTORY)[:done]
         write_atomically(folder / HISTORY, "".join(line + "\n" for line in lines).encode())
         on_start(folder, settings)
         training.should_stop = should_stop
@@ -145,14 +162,14 @@ def resume(
 
 def read_results(folder: Path) -> tuple[Settings, dict[str, Any], tuple[str, ...], Preprocessing]:
     """What a finished run's small files tell: settings, metrics, classes, preprocessing."""
-    settings = _stored_settings(folder)
+    settings = stored_settings(folder)
     for name in (METRICS, MODEL):
         if not (folder / name).exists():
             raise UserError(f"{folder} is not finished ({name} is missing): lipscale train --resume {folder}")
     metrics = read_json(folder / METRICS)
     if not isinstance(metrics, dict):
         raise UserError(f"{folder / METRICS} is damaged; remove it and: lipscale train --resume {folder}")
-    classes, preprocessing, _ = _stored_data(folder)
+    classes, preprocessing, _ = stored_data(folder)
     return settings, metrics, classes, preprocessing
 
 
@@ -178,7 +195,7 @@ def evaluate_run(
     )
     metrics = {**run.metrics, **measured.metrics}
     _save_predictions(run.folder, measured)
-    _write_json(run.folder / METRICS, metrics)
+    write_json(run.folder / METRICS, metrics)
     return metrics
 
 
@@ -203,29 +220,18 @@ def attack_run(
         on_progress=on_progress,
     )
     result["test_size"] = len(test)
-    stored = _stored_attacks(run.folder)
+    stored = stored_attacks(run.folder)
     kept = stored.get(attack.name, {}).get("at", {})
     # a quick look at a few samples does not erase what more of them have shown
     rows = {e: row for e, row in result["at"].items() if row["samples"] >= kept.get(e, row)["samples"]}
-    _write_json(run.folder / ROBUSTNESS, {**stored, attack.name: {**result, "at": {**kept, **rows}}})
+    write_json(run.folder / ROBUSTNESS, {**stored, attack.name: {**result, "at": {**kept, **rows}}})
     return result
-
-
-def _stored_attacks(folder: Path) -> dict[str, Any]:
-    try:
-        stored = read_json(folder / ROBUSTNESS)
-    except UserError:  # none yet, or a damaged one: attacks can be made again
-        return {}
-    try:
-        return {name: result for name, result in stored.items() if all(row["samples"] for row in result["at"].values())}
-    except (AttributeError, KeyError, TypeError):
-        return {}
 
 
 def held_out_samples(run: Run, *, data_dir: Path | None = None) -> Samples:
     """The test part of the run's data as it is today, where its network is; with a warning if it has changed."""
     dataset, _ = read_data(run.settings, stored=run.preprocessing, classes=run.classes, data_dir=data_dir)
-    _, _, digest = _stored_data(run.folder)
+    _, _, digest = stored_data(run.folder)
     if digest and digest.get("test") != dataset.test.digest():
         log.warning(f"the test data of {run.folder} are not what they were when it was trained")
     return dataset.test.to(_device_of(run.net))
@@ -356,7 +362,7 @@ def _saying_how_to_go_on(folder: Path) -> Iterator[None]:
 
 def _train_and_finish(folder: Path, training: ListTraining, test: Samples, on_epoch: Callable[[Epoch], None]) -> Run:
     def finish_epoch(epoch: Epoch) -> None:
-        append_durably(folder / HISTORY, json.dumps(_strict(asdict(epoch))))
+        append_durably(folder / HISTORY, json.dumps(strict(asdict(epoch))))
         save_training(folder / CHECKPOINT, training)
         on_epoch(epoch)
 
@@ -385,87 +391,13 @@ def _train_and_finish(folder: Path, training: ListTraining, test: Samples, on_ep
         "train_size": len(training.train),
         "seconds": training.seconds,
     }
-    _write_json(folder / METRICS, metrics)  # last: its presence says that the run is finished
+    write_json(folder / METRICS, metrics)  # last: its presence says that the run is finished
     return load(folder)
-
-
-def _new_folder(settings: Settings) -> Path:
-    if settings.out is not None:
-        try:
-            settings.out.mkdir(parents=True, exist_ok=True)
-        except FileExistsError:
-            raise UserError(f"{settings.out} is a file; choose another --out") from None
-        except OSError as error:
-            raise UserError(f"cannot create the run folder {settings.out}: {error.strerror}") from error
-        _require_empty(settings.out)
-        return settings.out
-    stem = f"{Path(settings.data).stem}-{settings.model}-{settings.method}"
-    for number in range(1, 10**6):
-        folder = Path("runs") / f"{stem}-{number}"
-        try:
-            folder.mkdir(parents=True)
-            return folder
-        except FileExistsError:  # also where another process was faster
-            continue
-        except OSError as error:
-            raise UserError(f"cannot create the run folder {folder}: {error.strerror}") from error
-    raise UserError("runs/ is full; choose an --out")
-
-
-def _require_empty(folder: Path) -> None:
-    """Refuse a folder with anything in it but what a run that was killed as it began has left."""
-    leftovers = {name for kept in (DATA, VERSIONS) for name in (kept, f"{kept}.partial")} | {f"{SETTINGS}.partial"}
-    if any(entry.name not in leftovers for entry in folder.iterdir()):
-        raise UserError(f"{folder} exists; choose another --out, or go on with: lipscale train --resume {folder}")
-
-
-def _clear(folder: Path) -> None:
-    """Take back the first files of a run that could not be begun."""
-    with suppress(OSError):
-        for name in (DATA, VERSIONS, SETTINGS):
-            (folder / name).unlink(missing_ok=True)
-        folder.rmdir()
 
 
 def _digest(dataset: Dataset) -> dict[str, str]:
     """Fingerprints of the data as the network sees them."""
     return {"training": dataset.train.digest(), "test": dataset.test.digest()}
-
-
-def _history_lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(errors="replace").splitlines() if path.exists() else []
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-
-
-def _stored_settings(folder: Path) -> Settings:
-    if not folder.exists():
-        raise UserError(f"{folder} does not exist")
-    if not (folder / SETTINGS).is_file():
-        inside = sorted(path.parent.name for path in folder.glob(f"*/{SETTINGS}"))
-        hint = f"; it holds the runs {', '.join(inside[:5])}" if inside else ""
-        raise UserError(f"{folder} is no run folder: it has no {SETTINGS}{hint}")
-    values, place = read_settings(folder / SETTINGS)
-    settings = make_settings(values, place=place)
-    if settings.model == "auto" or settings.width is None or settings.batch_size is None:
-        raise UserError(f"{folder / SETTINGS} is damaged: model, width or batch_size is missing")
-    return settings
-
-
-def _stored_data(folder: Path) -> tuple[tuple[str, ...], Preprocessing, dict[str, str]]:
-    """Class names, preprocessing and the data's fingerprints, as the run has stored them."""
-    about = read_json(folder / DATA)
-    try:
-        return (
-            TypeAdapter(Annotated[tuple[str, ...], Field(min_length=2)]).validate_python(about["classes"]),
-            TypeAdapter(Preprocessing).validate_python(about["preprocessing"]),
-            TypeAdapter(dict[str, str]).validate_python(about.get("digest", {})),
-        )
-    except ValidationError as error:
-        raise UserError(f"{folder / DATA} is damaged ({error.errors()[0]['msg']})") from error
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{folder / DATA} is damaged ({error!r})") from error
 
 
 def _versions(net: nn.Module) -> dict[str, Any]:
@@ -482,31 +414,3 @@ def _versions(net: nn.Module) -> dict[str, Any]:
 
 def _device_of(net: nn.Module) -> torch.device:
     return next(net.parameters()).device
-
-
-def _strict(value: Any) -> Any:
-    """Values that strict JSON can hold: infinities as the strings that float() reads back."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {k: _strict(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_strict(v) for v in value]
-    return value
-
-
-def strict_json(value: Any) -> str:
-    """JSON that every parser takes."""
-    return json.dumps(_strict(value), indent=2, allow_nan=False)
-
-
-def _write_json(path: Path, value: Any) -> None:
-    write_atomically(path, f"{strict_json(value)}\n".encode())
-
-
-def read_json(path: Path) -> Any:
-    """What a JSON file holds."""
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"cannot read {path}: {error}") from error

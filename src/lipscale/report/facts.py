@@ -17,6 +17,7 @@ from lipscale.errors import UserError
 from lipscale.metrics import Predictions
 from lipscale.metrics.binned import bins_for
 from lipscale.robustness import AttackName
+from lipscale.run_folder import HISTORY, PREDICTIONS, ROBUSTNESS
 from lipscale.training.checkpoint import load_tensors
 
 SHOWN = 8  # hardest and easiest samples, each
@@ -97,7 +98,7 @@ def gather(folders: Sequence[Path], *, data_dir: Path | None = None) -> list[Fac
 def _facts(folder: Path, name: str, place: int, data_dir: Path | None) -> Facts:
     settings, metrics, classes, preprocessing = runs.read_results(folder)
     missing: list[str] = []
-    history = _history(folder / runs.HISTORY, missing)
+    history = _history(folder / HISTORY, missing)
     if history and settings.method == "list" and not any(line["phase"] == 2 for line in history):
         missing.append("There was no Phase II: the network was trained without the calibration samples.")
     robustness = _robustness(folder, missing)
@@ -105,7 +106,7 @@ def _facts(folder: Path, name: str, place: int, data_dir: Path | None) -> Facts:
     hardest: tuple[Shown, ...] = ()
     easiest: tuple[Shown, ...] = ()
     try:
-        answers = Answers(**load_tensors(folder / runs.PREDICTIONS)[0])
+        answers = Answers(**load_tensors(folder / PREDICTIONS)[0])
         answers.check(len(classes))
     except (UserError, TypeError):
         answers = None
@@ -167,7 +168,7 @@ def _history(path: Path, missing: list[str]) -> list[dict[str, Any]]:
 
 def _robustness(folder: Path, missing: list[str]) -> dict[str, Any]:
     """The results of attacks, by attack."""
-    path = folder / runs.ROBUSTNESS
+    path = folder / ROBUSTNESS
     if not path.exists():
         missing.append(f"No attack has been made yet: lipscale evaluate {folder}")
         return {}
