@@ -4,11 +4,11 @@ Every recipe returns rows, and a row is the same run under several seeds. Its se
 `replace(list_cifar10(), offset=3.0)`.
 """
 
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from lipscale.config import Settings
-from lipscale.experiments.plan import Planned, Row
+from lipscale.experiments.plan import AttackBudget, Planned, Row
 from lipscale.experiments.profiles import PAPER, Profile
 
 UNCONSTRAINED, LIPSCHITZ = "Unconst.", "Lipschitz"
@@ -57,7 +57,7 @@ def fixed(profile: Profile, constant: float, data: str | None = None) -> Row:
             profile, data, seed=seed, method="fixed", lipschitz=constant, epochs=profile.epochs["fixed"]
         )
         follow: dict[str, Any] = {"follows": first, "takes": "epochs"} if profile.fixed_as_long_as_list else {}
-        runs.append(Planned(settings, profile.attack, **follow))
+        runs.append(Planned(settings, _attack(profile, data), **follow))
     return Row(f"L = {constant:g}", tuple(runs), LIPSCHITZ)
 
 
@@ -90,9 +90,17 @@ def low_data(profile: Profile, samples: int) -> Row:
 
 def phases(profile: Profile, data: str) -> list[Row]:
     """LiST at the end of Phase I, after Phase II, and after a Phase II that restarts the optimizer."""
-    changes: dict[str, dict[str, Any]] = {"I": {"phase1_only": True}, "II": {}, "II, restarted": {"phase2_start": "restart"}}
+    changes: dict[str, dict[str, Any]] = {
+        "I": {"phase1_only": True},
+        "II": {},
+        "II, restarted": {"phase2_start": "restart"},
+    }
     return [
-        Row(name, tuple(_list(profile, data, seed=seed, **change) for seed in profile.seeds[data]), data)
+        Row(
+            name,
+            tuple(replace(_list(profile, data, seed=s, **change), attack=profile.attack) for s in profile.seeds[data]),
+            data,
+        )
         for name, change in changes.items()
     ]
 
@@ -123,7 +131,10 @@ def offsets_figure(profile: Profile, data: str) -> list[Row]:
 def starts_figure(profile: Profile, data: str) -> list[Row]:
     """The dynamics of L and T* from several L0 (Fig. 2)."""
     return [
-        Row(f"L0 = {start:g}", tuple(_list(profile, data, seed=s, lipschitz=start) for s in profile.seeds[data]))
+        Row(
+            f"L0 = {start:g}",
+            tuple(replace(_list(profile, data, seed=s, lipschitz=start), attack=None) for s in profile.seeds[data]),
+        )
         for start in profile.starts
     ]
 
@@ -197,14 +208,19 @@ def _baseline(profile: Profile, name: str, method: str) -> Row:
 
 def _list(profile: Profile, data: str, *, seed: int, **changes: Any) -> Planned:
     """LiST in the profile's version."""
-    return Planned(_settings(profile, data, seed=seed, **{**profile.search, **changes}), profile.attack)
+    return Planned(_settings(profile, data, seed=seed, **{**profile.search, **changes}), _attack(profile, data))
+
+
+def _attack(profile: Profile, data: str) -> AttackBudget | None:
+    """Attacks cost more than training: the main set's tables show them, the second set's figures need none."""
+    return profile.attack if data == profile.main else None
 
 
 def _settings(profile: Profile, data: str, *, seed: int, **changes: Any) -> Settings:
     return Settings.model_validate({**profile.shared, **profile.sets[data], **changes, "seed": seed})
 
 
-def all_rows(profile: Profile) -> Sequence[Row]:
+def all_rows(profile: Profile) -> list[Row]:
     """Every row that any table, figure or claim is made of."""
     rows = [*main_table(profile), *low_data_table(profile), *phase_table(profile), settling(profile)]
     for data in profile.pair:
