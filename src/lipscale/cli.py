@@ -1,4 +1,4 @@
-"""The command line: train | evaluate | predict | audit | report | data list | data get."""
+"""The command line: train | evaluate | predict | audit | report | data list | data get | reproduce | sweep."""
 
 import json
 import os
@@ -8,6 +8,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from lipscale.cli_experiments import reproduce, sweep
 from lipscale.config import Settings, make_settings, read_settings
 from lipscale.errors import DivergedError, StoppedError, UnsoundError, UserError
 from lipscale.flags import with_settings_as_flags
@@ -413,6 +414,8 @@ def get_data(
     typer.echo(f"{name} is in {folder}. Train on it with: lipscale train --data {name}{how}")
 
 
+app.command()(reproduce)
+app.command()(sweep)
 app.command()(with_settings_as_flags(train))
 app.registered_commands.insert(0, app.registered_commands.pop())  # what people come for is listed first
 

@@ -104,3 +104,35 @@ def describe(epoch: Epoch, *, remaining: float) -> str:
     hours, minutes = divmod(minutes, 60)
     left = f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
     return "  ".join([*parts, f"<= {left} left"])
+
+
+class PlanProgress:
+    """Shows how many runs of a plan are finished and what the last ones gave: a bar in a terminal, lines elsewhere."""
+
+    def __init__(self, total: int, *, done: int = 0, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=True)
+        self.total, self.done = total, done
+        self.bar: Progress | None = None
+        if self.console.is_terminal:
+            self.bar = Progress(
+                TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=self.console
+            )
+            self.task = self.bar.add_task("runs", total=total, completed=done)
+
+    def __enter__(self) -> Self:
+        if self.bar:
+            self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.bar:
+            self.bar.stop()
+
+    def __call__(self, what: str) -> None:
+        """Report that one more run has ended."""
+        self.done += 1
+        if self.bar:
+            self.bar.update(self.task, completed=self.done)
+        self.console.print(f"{self.done} of {self.total}  {what}", highlight=False, soft_wrap=True, markup=False)

@@ -1,4 +1,4 @@
-"""Many runs at a time, one process each: what is done is skipped, what was broken off goes on, what is damaged is redone."""
+"""Many runs at a time, a process each: what is done is skipped, a broken-off run goes on, a damaged one is redone."""
 
 import logging
 import os
@@ -112,6 +112,12 @@ def carry_out(
                     outcome.made.append(run)
                 on_end(run, how)
     return outcome
+
+
+def default_jobs(plan: Sequence[Planned]) -> int:
+    """One run a core; one at all where they share a GPU."""
+    on_gpu = torch.cuda.is_available() and any(run.settings.device in ("auto", "cuda") for run in plan)
+    return 1 if on_gpu else _cores()
 
 
 def make(run: Planned, folder: Path, *, data_dir: Path | None = None, should_stop: Callable[[], bool]) -> None:

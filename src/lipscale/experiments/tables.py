@@ -5,7 +5,7 @@ import io
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from lipscale.experiments.results import Result
@@ -15,12 +15,12 @@ MISSING = "n/a"
 
 @dataclass(frozen=True)
 class Column:
-    """What is printed of each run, and which value is better; in per cent where `percent`."""
+    """What is printed of each run, and which value is better: in per cent, as a number, or how many runs have it."""
 
     title: str
     value: Callable[[Result], float | None]
     better: Literal["higher", "lower", "zero"] | None = None
-    percent: bool = True
+    shown: Literal["percent", "number", "count"] = "percent"
     digits: int = 2
 
     def loss(self, mean: float) -> float:
@@ -30,12 +30,13 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """A mean over seeds; `place` 1 is the best of its block, 2 the second."""
+    """A mean over seeds, or `count` of them; `place` 1 is the best of its block, 2 the second."""
 
     mean: float
     deviation: float | None
     digits: int
     place: int = 0
+    count: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,9 +87,9 @@ def ranked(table: Table, *, within_blocks: bool = False) -> Table:
                 cells = list(lines[i].cells)
                 cell = cells[k]
                 assert cell is not None
-                cells[k] = Cell(cell.mean, cell.deviation, cell.digits, place if place <= 2 else 0)
-                lines[i] = Line(lines[i].block, lines[i].name, tuple(cells))
-    return Table(table.title, table.corner, table.columns, tuple(lines))
+                cells[k] = replace(cell, place=place if place <= 2 else 0)
+                lines[i] = replace(lines[i], cells=tuple(cells))
+    return replace(table, lines=tuple(lines))
 
 
 def as_markdown(table: Table) -> str:
@@ -97,6 +98,8 @@ def as_markdown(table: Table) -> str:
     def show(cell: Cell | None) -> str:
         if cell is None:
             return MISSING
+        if cell.count:
+            return cell.count
         text = {0: "{}", 1: "**{}**", 2: "<u>{}</u>"}[cell.place].format(f"{cell.mean:.{cell.digits}f}")
         return text if cell.deviation is None else f"{text} ± {cell.deviation:.{cell.digits}f}"
 
@@ -112,6 +115,8 @@ def as_latex(table: Table) -> str:
     def show(cell: Cell | None) -> str:
         if cell is None:
             return "N/A"
+        if cell.count:
+            return cell.count
         number = f"{cell.mean:.{cell.digits}f}"
         number = {0: "{}", 1: r"\mathbf{{{}}}", 2: r"\underline{{{}}}"}[cell.place].format(number)
         spread = "" if cell.deviation is None else rf"_{{\pm {cell.deviation:.{cell.digits}f}}}"
@@ -142,8 +147,8 @@ def as_csv(table: Table) -> str:
     for line in table.lines:
         numbers: list[float | str] = []
         for cell in line.cells:
-            known = cell is not None and cell.deviation is not None
-            numbers += ["" if cell is None else cell.mean, cell.deviation if cell is not None and known else ""]
+            deviation = None if cell is None else cell.deviation
+            numbers += ["" if cell is None else cell.mean, "" if deviation is None else deviation]
         writer.writerow([line.block, line.name, *numbers])
     return out.getvalue()
 
@@ -152,6 +157,8 @@ def _cell(column: Column, runs: Sequence[Result]) -> Cell | None:
     values = [value for run in runs if (value := column.value(run)) is not None and math.isfinite(value)]
     if not values:
         return None
-    scaled = [100 * value if column.percent else value for value in values]
+    if column.shown == "count":
+        return Cell(statistics.mean(values), None, 2, count=f"{sum(map(bool, values))} of {len(values)}")
+    scaled = [100 * value if column.shown == "percent" else value for value in values]
     deviation = statistics.stdev(scaled) if len(scaled) > 1 else None
     return Cell(statistics.mean(scaled), deviation, column.digits)

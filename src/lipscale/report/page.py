@@ -42,15 +42,23 @@ def write_report(folders: Sequence[Path], out: Path | None = None, *, data_dir: 
     drawn = draw_all(runs)
     page = render(runs, drawn)
     beside = figures_folder(folders, out)
-    beside.mkdir(parents=True, exist_ok=True)
     for figure in drawn:
-        for kind in FORMATS:
-            data = io.BytesIO()
-            with style():
-                figure.figure.savefig(data, format=kind, metadata={"CreationDate": None} if kind == "pdf" else None)
-            write_atomically(beside / f"{figure.name}.{kind}", data.getvalue())
+        save_figure(figure, beside)
     write_atomically(out, page.encode())
     return out
+
+
+def save_figure(drawn: Drawn, folder: Path) -> list[Path]:
+    """Write a figure in every format, and say where."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for kind in FORMATS:
+        data = io.BytesIO()
+        with style():
+            drawn.figure.savefig(data, format=kind, metadata={"CreationDate": None} if kind == "pdf" else None)
+        paths.append(folder / f"{drawn.name}.{kind}")
+        write_atomically(paths[-1], data.getvalue())
+    return paths
 
 
 def figures_folder(folders: Sequence[Path], out: Path) -> Path:
