@@ -8,7 +8,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from lipscale.config import Settings, make_settings, read_settings
+from lipscale.config import CONSTRAINED, Settings, make_settings, read_settings
 from lipscale.errors import DivergedError, StoppedError, UnsoundError, UserError
 from lipscale.flags import with_settings_as_flags
 
@@ -313,6 +313,8 @@ def audit(
     from lipscale.run import first_test_samples, load
 
     loaded = load(run, device=device)
+    if loaded.settings.method not in CONSTRAINED:
+        raise UserError(f"{run} is unconstrained (method {loaded.settings.method}) and carries no certificate to audit")
     inputs, _ = first_test_samples(loaded, samples, data_dir=data_dir)
     inputs = inputs.to(next(loaded.net.parameters()).device)
     result = audit(
