@@ -14,6 +14,7 @@ from lipscale.errors import UserError
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Names = tuple[str, ...]
 LONGEST_FILE = 1 << 20
+Method = Literal["list", "fixed", "standard", "label-smoothing", "focal", "focal-schedule", "pgd-at", "caat"]
 CONSTRAINED = ("list", "fixed")  # methods that hold a Lipschitz constant; the others train the unconstrained twin
 
 
@@ -74,12 +75,10 @@ class Settings(BaseModel):
     )
     padding: Literal["zeros", "circular"] = Field("zeros", description="What convolutions see beyond the border.")
 
-    method: Literal["list", "fixed", "standard", "label-smoothing", "focal", "focal-schedule", "pgd-at", "caat"] = (
-        Field(
-            "list",
-            description="list finds L by calibration feedback; fixed keeps --lipschitz and trains on all data. The others "
-            "are baselines: an unconstrained network without a certificate.",
-        )
+    method: Method = Field(
+        "list",
+        description="list finds L by calibration feedback; fixed keeps --lipschitz and trains on all data. The others "
+        "are baselines: an unconstrained network without a certificate.",
     )
     lipschitz: Positive = Field(1.0, description="The initial constant L0, or the constant of method fixed.")
     offset: float = Field(
@@ -117,7 +116,8 @@ class Settings(BaseModel):
         None,
         gt=0,
         le=100,
-        description="Default 0.2 of a weight's size a step (planned; baselines: 0.002, absolute) or 0.001 (schedulefree).",
+        description="Default 0.2 of a weight's size a step (planned) or 0.001 (schedulefree); of the baselines "
+        "0.002 or 0.001.",
     )
     weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False, description="Weight decay of AdamW.")
     warmup_steps: int | None = Field(

@@ -54,7 +54,8 @@ def measure_robustness(
 ) -> dict[str, Any]:
     """Certified and empirical robust accuracy, and calibration under attack, at every epsilon on the same samples.
 
-    What is held against the attacks is the network's own certificate, unless one is given. A certified sample that an attack breaks, or a confidence that leaves its certified range, is an UnsoundError.
+    What is held against the attacks is the network's own certificate, unless another is given. A certified sample that
+    an attack breaks, or a confidence that leaves its certified range, is an UnsoundError.
     """
     if not epsilons or any(eps <= 0 for eps in epsilons):
         raise UserError(f"an attack needs epsilon > 0, got {list(epsilons)}")

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Literal
 
 from torch import nn
 
@@ -29,7 +30,13 @@ def parts_of(*, layers: str = "fast", padding: str = "zeros") -> Parts:
 
 
 def _plain_conv(
-    inputs: int, outputs: int, kernel_size: int, *, stride: int = 1, bias: bool = True, padding_mode: str = "zeros"
+    inputs: int,
+    outputs: int,
+    kernel_size: int,
+    *,
+    stride: int = 1,
+    bias: bool = True,
+    padding_mode: Literal["zeros", "circular"] = "zeros",
 ) -> nn.Module:
     padding = (kernel_size - 1) // 2
     return nn.Conv2d(inputs, outputs, kernel_size, stride, padding, bias=bias, padding_mode=padding_mode)

@@ -244,7 +244,8 @@ def certified_curve(runs: Sequence[Facts]) -> Drawn | None:
             shares = ", ".join(f"{percent(v)} at {e}" for e, v in run.metrics["certified_accuracy"].items())
             said = f"certified accuracy is {shares}." if proven_any else "an unconstrained network has no certificate."
             attacks = [
-                f" At {e} {ATTACK_NAMES[kind]} left {percent(row['robust_accuracy'])} of {row['samples']} samples correct"
+                f" At {e} {ATTACK_NAMES[kind]} left {percent(row['robust_accuracy'])} of {row['samples']} samples "
+                "correct"
                 + (
                     f", and {percent(row['certified_accuracy'])} of the same samples are certified."
                     if proven_any

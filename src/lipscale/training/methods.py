@@ -6,7 +6,7 @@ Everything else, Algorithm 1 with or without its feedback, is one loop for all o
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,8 @@ from lipscale.mode import evaluation_mode
 class Loss(Protocol):
     """Logits (B, C) and labels (B,) to a mean; `weights` (C,) let some classes count more."""
 
-    def __call__(self, logits: Tensor, labels: Tensor, *, weights: Tensor | None = None) -> Tensor: ...
+    def __call__(self, logits: Tensor, labels: Tensor, *, weights: Tensor | None = None) -> Tensor:  # noqa: D102
+        ...
 
 
 # the network, a batch and its labels, and a random stream, to the batch that is learned from
@@ -38,7 +39,7 @@ class Method:
 
 def method_of(settings: Settings, *, box: Box | None = None) -> Method:
     """The method that the settings name; attacked inputs stay in the box."""
-    reach = {"epsilon": settings.attack_epsilon, "steps": settings.attack_steps, "box": box}
+    reach: dict[str, Any] = {"epsilon": settings.attack_epsilon, "steps": settings.attack_steps, "box": box}
     methods: dict[str, Method] = {
         "list": Method(partial(offset_cross_entropy, offset=settings.offset), as_it_is),
         "fixed": Method(partial(offset_cross_entropy, offset=settings.offset), as_it_is),
