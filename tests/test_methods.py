@@ -102,17 +102,18 @@ class TestLosses:
 
 def trained(few, net, method="standard", epochs=6):
     """A short real training of an unconstrained network, left in training mode."""
-    settings = Settings(method=method, epochs=epochs, batch_size=64)
+    settings = Settings(method=method, epochs=epochs, batch_size=64, learning_rate=0.01)
     training = ListTraining(twin(net), few, None, settings, box=PIXELS)
     training.run()
     return training.net.train()
 
 
-class TestAttackedBatches:
-    @pytest.fixture(scope="class", params=["mlp", "convnet"])
-    def net(self, request, few):
-        return trained(few, request.param)
+@pytest.fixture(scope="module", params=["mlp", "convnet"])
+def net(request, few):
+    return trained(few, request.param)
 
+
+class TestAttackedBatches:
     @pytest.mark.parametrize("transform", [adversarial_batch, miscalibrated_batch])
     def test_they_stay_in_ball_and_box_and_leave_the_network_alone(self, few, net, transform):
         x, y = few.inputs[:100], few.labels[:100]
@@ -225,7 +226,9 @@ class TestTheLoop:
     @pytest.mark.parametrize("method", BASELINES)
     def test_every_baseline_learns_without_a_constant(self, few, method):
         history = []
-        settings = Settings(method=method, epochs=8, batch_size=32, attack_steps=3, attack_epsilon=0.2)
+        settings = Settings(
+            method=method, epochs=8, batch_size=32, learning_rate=0.01, attack_steps=3, attack_epsilon=0.2
+        )
         training = ListTraining(twin(), few, None, settings, box=PIXELS, on_epoch=history.append)
         training.run()
         assert history[-1].loss < 0.7 * history[0].loss
