@@ -101,6 +101,8 @@ def train(
 
         lipscale train settings.yaml --offset 3 --out runs/robust
 
+        lipscale train --method pgd-at --out runs/baseline
+
         lipscale train --resume runs/robust
     """
     given = {key: value for key, value in flags.items() if value is not None}

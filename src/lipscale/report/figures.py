@@ -58,7 +58,7 @@ def dynamics(runs: Sequence[Facts]) -> Drawn | None:
                     part = PART_COLOURS[name]
                     dot = "o" if start == stop else None
                     above.plot(
-                        epochs[start - 1 : stop], constants[start - 1 : stop], marker=dot, color=part, label=name
+                        epochs[start : stop + 1], constants[start : stop + 1], marker=dot, color=part, label=name
                     )
                     for axes in (above, below):
                         axes.axvspan(start, stop, color=part, alpha=0.07, linewidth=0)
