@@ -19,7 +19,7 @@ class TrainingProgress:
     def __init__(self, settings: Settings, *, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True)
         self.phase1, phase2 = planned_epochs(settings)
-        self.total = self.phase1 + phase2
+        self.total = self.phase1 + (0 if settings.phase1_only else phase2)
         self.start, self.seen = time.perf_counter(), 0
         self.bar: Progress | None = None
         if self.console.is_terminal:
@@ -95,9 +95,12 @@ class AttackProgress:
 
 def describe(epoch: Epoch, *, remaining: float) -> str:
     """One line about an epoch; the accuracy is the calibration set's, or without one the training's."""
-    parts = [f"L {epoch.lipschitz:.4g}", f"loss {epoch.loss:.4f}"]
+    parts = []
+    if epoch.lipschitz is not None:
+        parts.append(f"L {epoch.lipschitz:.4g}")
     if epoch.temperature is not None:
-        parts.insert(1, f"T* {epoch.temperature:.4f}")
+        parts.append(f"T* {epoch.temperature:.4f}")
+    parts.append(f"loss {epoch.loss:.4f}")
     accuracy = epoch.train_accuracy if epoch.calibration_accuracy is None else epoch.calibration_accuracy
     parts.append(f"accuracy {accuracy:.3f}")
     minutes, seconds = divmod(round(remaining), 60)

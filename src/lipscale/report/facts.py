@@ -128,7 +128,7 @@ def read_facts(
 
 class _Epoch(BaseModel):
     phase: int
-    lipschitz: float
+    lipschitz: float | None
     temperature: float | None
 
 
@@ -209,8 +209,11 @@ def _inputs(
 def _worth_seeing(
     answers: Answers, inputs: Tensor | Stored | None, classes: tuple[str, ...]
 ) -> tuple[tuple[Shown, ...], tuple[Shown, ...]]:
-    """The hardest: most confident errors first, then the smallest radii. The easiest: the largest radii."""
-    radii = answers.radii.clamp(max=1e12)
+    """The hardest: most confident errors first, then the smallest radii. The easiest: the largest radii.
+
+    Without a certificate no radius tells them apart, and the confidence stands in for it.
+    """
+    radii = answers.radii.clamp(max=1e12) if answers.radii.any() else answers.confidence
     hardness = torch.where(answers.right, -radii, 1 + answers.confidence)
     ease = radii.masked_fill(~answers.right, -torch.inf)
 

@@ -13,7 +13,7 @@ from lipscale.certificate import certified_accuracy_curve
 from lipscale.metrics import Bins, Floor, ece_floor, reliability
 from lipscale.report.facts import Answers, Facts
 from lipscale.report.theme import BAD, FAINT, GOOD, INK, colour, style
-from lipscale.report.words import ATTACK_NAMES, percent
+from lipscale.report.words import ATTACK_NAMES, has_certificate, percent
 
 CURVE_POINTS = 400  # more steps than a reader can tell apart
 PART_COLOURS = {"relaxation": BAD, "contraction": GOOD, "Phase II": colour(2), "fixed L": GOOD}
@@ -38,7 +38,7 @@ def draw_all(runs: Sequence[Facts]) -> list[Drawn]:
 
 def dynamics(runs: Sequence[Facts]) -> Drawn | None:
     """L and T* over the epochs of both phases, with the two regimes of Phase I (Fig. 2 of the paper)."""
-    runs = [run for run in runs if run.history]
+    runs = [run for run in runs if run.history and has_certificate(run.metrics)]  # an unconstrained one has no L
     if not runs:
         return None
     with style():
@@ -58,7 +58,7 @@ def dynamics(runs: Sequence[Facts]) -> Drawn | None:
                     part = PART_COLOURS[name]
                     dot = "o" if start == stop else None
                     above.plot(
-                        epochs[start - 1 : stop], constants[start - 1 : stop], marker=dot, color=part, label=name
+                        epochs[start : stop + 1], constants[start : stop + 1], marker=dot, color=part, label=name
                     )
                     for axes in (above, below):
                         axes.axvspan(start, stop, color=part, alpha=0.07, linewidth=0)
@@ -209,7 +209,7 @@ def _with_answers(runs: Sequence[Facts]) -> list[tuple[Facts, Answers]]:
 
 def certified_curve(runs: Sequence[Facts]) -> Drawn | None:
     """Certified accuracy over epsilon, and above it what attacks have left."""
-    known = _with_answers(runs)
+    known = [(run, answers) for run, answers in _with_answers(runs) if has_certificate(run.metrics) or run.robustness]
     if not known:
         return None
     with style():
@@ -217,9 +217,12 @@ def certified_curve(runs: Sequence[Facts]) -> Drawn | None:
         axes = figure.subplots()
         words, used = [], set()
         for run, answers in known:
-            eps, share = curve(answers)
+            proven_any = has_certificate(run.metrics)
             name = label(run) if len(known) > 1 else "certified (proven)"
-            axes.step(eps, share, where="pre", color=colour(run.place), label=name)
+            if proven_any:
+                axes.step(*curve(answers), where="pre", color=colour(run.place), label=name)
+            elif len(known) > 1:
+                axes.plot([], [], color=colour(run.place), label=f"{name} (no certificate)")
             for kind, result in run.robustness.items():
                 points = [(float(e), row["robust_accuracy"], row["interval"]) for e, row in result["at"].items()]
                 x, y, ends = zip(*points, strict=True)
@@ -234,15 +237,24 @@ def certified_curve(runs: Sequence[Facts]) -> Drawn | None:
                 )
                 # the curve is of all test samples: what an attack leaves is to be held against its own subset
                 certified = [row["certified_accuracy"] for row in result["at"].values()]
-                axes.plot(x, certified, MARKERS[kind], markerfacecolor="none", color=shade, markersize=5, label=proven)
+                if proven_any:
+                    axes.plot(
+                        x, certified, MARKERS[kind], markerfacecolor="none", color=shade, markersize=5, label=proven
+                    )
             shares = ", ".join(f"{percent(v)} at {e}" for e, v in run.metrics["certified_accuracy"].items())
+            said = f"certified accuracy is {shares}." if proven_any else "an unconstrained network has no certificate."
             attacks = [
                 f" At {e} {ATTACK_NAMES[kind]} left {percent(row['robust_accuracy'])} of {row['samples']} samples "
-                f"correct, and {percent(row['certified_accuracy'])} of the same samples are certified."
+                "correct"
+                + (
+                    f", and {percent(row['certified_accuracy'])} of the same samples are certified."
+                    if proven_any
+                    else "."
+                )
                 for kind, result in run.robustness.items()
                 for e, row in result["at"].items()
             ]
-            words.append(f"{run.name}: certified accuracy is {shares}.{''.join(attacks)}")
+            words.append(f"{run.name}: {said}{''.join(attacks)}")
         units = {run.unit for run, _ in known}
         unit = units.pop() if len(units) == 1 else "each run in its own unit"
         axes.set(xlabel=f"epsilon (l2, {unit})", ylabel="accuracy", ylim=(0, 1.04))
