@@ -92,9 +92,10 @@ def _over_temperatures(axes: Axes, unit: Sequence[Result]) -> list[str]:
         return result.answers.logits.double() * scale, result.answers.labels, result.answers.bins
 
     errors, signed = ([[error(*at(scale, result)) for result in unit] for scale in grid] for error in (ece, esce))
-    few = grid[:: STEPS // 2]  # the band is simulated, which takes long, and it is smooth
-    floors = [[ece_floor(*at(scale, result)) for result in unit] for scale in few]
-    bands = [[(floor.lower, floor.upper) for floor in seeds] for seeds in floors]
+    # the band is simulated, which takes long, but it is smooth, and hardly differs between seeds
+    few = [*grid[: -1 : STEPS // 2], grid[-1]]
+    floors = [ece_floor(*at(scale, unit[0])) for scale in few]
+    bands = [[(floor.lower, floor.upper)] for floor in floors]
     _draw_errors(axes, grid, errors, signed)
     _draw_band(axes, few, bands)
     log_axis(axes, "x", grid)
@@ -181,8 +182,8 @@ def dynamics(profile: Profile, results: Results, data: str) -> Drawn | None:
     for seed in sorted({result.settings.seed for _, seeds in started for result in seeds}):
         ends = [result.constant for _, seeds in started for result in seeds if result.settings.seed == seed]
         words.append(
-            f"With seed {seed} Phase I ends at L = {', '.join(f'{end:.4g}' for end in ends)}: a relative "
-            f"spread, largest minus smallest over the mean, of {percent(relative_spread(ends))}."
+            f"With seed {seed} L ends at {', '.join(f'{end:.4g}' for end in ends)}: a relative spread, largest minus "
+            f"smallest over the mean, of {percent(relative_spread(ends))}."
         )
     return Drawn(f"dynamics-{_short(profile, data)}", f"L and T* in Phase I on {data}", figure, words)
 

@@ -1,5 +1,6 @@
 """Labels beside points that cover neither each other nor the points."""
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -32,13 +33,15 @@ def place_labels(axes: Axes, points: Sequence[tuple[float, float]], labels: Sequ
         probe = axes.text(*point, label, fontsize=size)
         extent = probe.get_window_extent().transformed(to_points)
         probe.remove()
-        tried = [
-            (distance, _box(place, extent.width, extent.height, distance, math.radians(angle)))
-            for distance in DISTANCES
-            for angle in DIRECTIONS
-        ]
-        # of those with the fewest clashes the first, which is the nearest
-        distance, box = min(tried, key=lambda each: _clashes(each[1].padded(FREE), taken, inside))
+        best, fewest = (0, extent), math.inf
+        for distance, angle in itertools.product(DISTANCES, DIRECTIONS):
+            box = _box(place, extent.width, extent.height, distance, math.radians(angle))
+            clashes = _clashes(box.padded(FREE), taken, inside)
+            if distance <= FAR:  # without a line it would be read as the label of the nearest point
+                clashes += sum(_gap(box, other) < 1.5 * _gap(box, place) for other in places if other != place)
+            if clashes < fewest:
+                best, fewest = (distance, box), clashes
+        distance, box = best
         line = {"arrowstyle": "-", "color": FAINT, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 5}
         text = axes.annotate(
             label, point, (box.x0 - place[0], box.y0 - place[1]), textcoords="offset points", fontsize=size,
@@ -54,6 +57,13 @@ def _box(place: tuple[float, float], width: float, height: float, distance: floa
     x = place[0] + distance * math.cos(angle) + (dx - 1) * width / 2
     y = place[1] + distance * math.sin(angle) + (dy - 1) * height / 2
     return Bbox.from_bounds(x, y, width, height)
+
+
+def _gap(box: Bbox, place: tuple[float, float]) -> float:
+    """How far a point is from the nearest side or corner of a box."""
+    across = max(box.x0 - place[0], 0, place[0] - box.x1)
+    along = max(box.y0 - place[1], 0, place[1] - box.y1)
+    return math.hypot(across, along)
 
 
 def _clashes(box: Bbox, taken: Sequence[Bbox], inside: Bbox) -> int:
