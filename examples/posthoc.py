@@ -39,4 +39,6 @@ for name, net in (("standard", standard), ("fixed, L = 16", fixed)):
     held_out, test = predict_logits(net, calibration), predict_logits(net, dataset.test)
     for row in compare(held_out, calibration.labels, test, dataset.test.labels):
         which, accuracy, nll, ece, limit, calibrated, _ = astuple(row)
-        print(f"| {name} | {which} | {accuracy:.3f} | {nll:.3f} | {ece:.3f} | {limit:.3f} | {'yes' if calibrated else 'no'} |")
+        print(
+            f"| {name} | {which} | {accuracy:.3f} | {nll:.3f} | {ece:.3f} | {limit:.3f} | {'yes' if calibrated else 'no'} |"
+        )

@@ -1,8 +1,8 @@
 """Affine maps of the logits: vector and matrix scaling (Guo et al., 2017), Dirichlet calibration (Kull et al., 2019).
 
 All three are multinomial logistic regressions, u = W x + b, so the mean NLL is convex in (W, b) and is solved to its
-optimum. The features x are the logits (or log-probabilities) after temperature scaling. Then W = I, b = 0 is temperature
-scaling, which is where the search starts, and the unit of the logits does not matter.
+optimum. The features x are the logits (or log-probabilities) divided by T*. Then the search starts from temperature
+scaling, W = I and b = 0, and the unit of the logits does not matter.
 """
 
 import math

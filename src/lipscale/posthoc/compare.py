@@ -55,7 +55,7 @@ def compare(
 ) -> list[Row]:
     """Fit each calibrator on the calibration set alone, and measure it on the test set.
 
-    The ECE's limit allows for the error of a T* from that many calibration samples, and for none where nothing was fitted.
+    The ECE's limit allows for the error of a T* from that many calibration samples; where nothing was fitted, for none.
     """
     rows = []
     for name in names:
