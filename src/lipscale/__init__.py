@@ -17,6 +17,7 @@ The flow, each stage a module:
     audit        attacks on our own certificates
     export       the same network in ordinary torch layers
     metrics      accuracy, NLL, Brier, calibration errors, with their uncertainty
+    posthoc      other calibrators, to compare with
     attacks      PGD, AutoAttack, attacks on the confidence
     robustness   what attacks leave, held against the certificate sample by sample
     run          settings -> run folder, and back
@@ -28,7 +29,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lipscale import attacks, data, experiments, layers, losses, metrics, models, report
+    from lipscale import attacks, data, experiments, layers, losses, metrics, models, posthoc, report
     from lipscale.bounds import lipschitz_bound, register_rule
     from lipscale.certificate import Certificate, certified_accuracy, certified_confidence, certified_radius
     from lipscale.config import Settings, replace
@@ -67,7 +68,7 @@ _HOME = {
     "set_lipschitz": "lipschitz",
     "offset_cross_entropy": "losses",
 }
-_MODULES = ("attacks", "data", "experiments", "layers", "losses", "metrics", "models", "report")
+_MODULES = ("attacks", "data", "experiments", "layers", "losses", "metrics", "models", "posthoc", "report")
 
 __all__ = [  # noqa: RUF022 (in the order of the flow)
     "Settings",
@@ -101,6 +102,7 @@ __all__ = [  # noqa: RUF022 (in the order of the flow)
     "losses",
     "metrics",
     "models",
+    "posthoc",
     "report",
 ]
 

@@ -1,0 +1,32 @@
+"""Post-hoc calibrators: maps of a finished network's logits, fitted on a calibration set that it never trained on.
+
+    none                           as they are, to compare with
+    temperature                    z / T*
+    vector, matrix, dirichlet      affine maps of the logits or log-probabilities (convex, solved to the optimum)
+    histogram, isotonic, bbq       each class's probability by itself, then normalised
+
+All have `fit(logits, labels)` and `transform(logits)`; `compare` puts them side by side.
+"""
+
+from lipscale.posthoc.affine import DirichletCalibration, MatrixScaling, VectorScaling
+from lipscale.posthoc.binning import BayesianBinning, HistogramBinning
+from lipscale.posthoc.calibrator import Calibrator
+from lipscale.posthoc.compare import CALIBRATORS, Row, calibrator, compare
+from lipscale.posthoc.isotonic import IsotonicCalibration
+from lipscale.posthoc.scaling import TemperatureScaling, Unchanged
+
+__all__ = [
+    "CALIBRATORS",
+    "BayesianBinning",
+    "Calibrator",
+    "DirichletCalibration",
+    "HistogramBinning",
+    "IsotonicCalibration",
+    "MatrixScaling",
+    "Row",
+    "TemperatureScaling",
+    "Unchanged",
+    "VectorScaling",
+    "calibrator",
+    "compare",
+]

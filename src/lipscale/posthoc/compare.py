@@ -1,0 +1,67 @@
+"""All calibrators by name, and a comparison of them on one network's logits."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from lipscale.errors import UserError
+from lipscale.metrics import measure
+from lipscale.posthoc.affine import DirichletCalibration, MatrixScaling, VectorScaling
+from lipscale.posthoc.binning import BayesianBinning, HistogramBinning
+from lipscale.posthoc.calibrator import Calibrator
+from lipscale.posthoc.isotonic import IsotonicCalibration
+from lipscale.posthoc.scaling import TemperatureScaling, Unchanged
+
+CALIBRATORS: dict[str, type[Calibrator]] = {
+    "none": Unchanged,
+    "temperature": TemperatureScaling,
+    "vector": VectorScaling,
+    "matrix": MatrixScaling,
+    "dirichlet": DirichletCalibration,
+    "histogram": HistogramBinning,
+    "isotonic": IsotonicCalibration,
+    "bbq": BayesianBinning,
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a calibrator made of a network, on the test part."""
+
+    name: str
+    accuracy: float
+    nll: float
+    ece: float
+    ece_limit: float  # what a calibrated model would stay below
+    calibrated: bool  # not distinguishable from calibrated: ece <= ece_limit
+    keeps_radii: bool  # the network's certified radii hold for it as they are
+
+
+def calibrator(name: str) -> Calibrator:
+    """A calibrator with its defaults, by name."""
+    if name not in CALIBRATORS:
+        raise UserError(f"unknown calibrator {name!r}; known: {', '.join(CALIBRATORS)}")
+    return CALIBRATORS[name]()
+
+
+def compare(
+    calibration_logits: Tensor,
+    calibration_labels: Tensor,
+    test_logits: Tensor,
+    test_labels: Tensor,
+    *,
+    names: Iterable[str] = tuple(CALIBRATORS),
+) -> list[Row]:
+    """Fit each calibrator on the calibration set alone, and measure it on the test set.
+
+    The ECE's limit allows for the error of a T* from that many calibration samples; where nothing was fitted, for none.
+    """
+    rows = []
+    for name in names:
+        fitted = calibrator(name).fit(calibration_logits, calibration_labels)
+        size = 0 if isinstance(fitted, Unchanged) else len(calibration_labels)
+        found = measure(fitted.transform(test_logits), test_labels, calibration_size=size)
+        values = {key: found[key] for key in ("accuracy", "nll", "ece", "ece_limit", "calibrated")}
+        rows.append(Row(name, **values, keeps_radii=fitted.keeps_radii))
+    return rows
