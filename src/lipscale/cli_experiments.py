@@ -162,8 +162,8 @@ def _carry_out(
 def _say_what_failed(outcome: "Outcome") -> None:
     if not outcome.failed:
         return
-    for run, why in outcome.failed.items():
-        typer.echo(f"failed: {run}: {why}", err=True)
+    for run, why in outcome.failed:
+        typer.echo(f"failed: {run.name}: {why}", err=True)
     raise UserError(
         f"{len(outcome.failed)} runs have failed; the results are without them. The same command tries again"
     )

@@ -32,7 +32,7 @@ class Outcome:
 
     made: list[Planned] = field(default_factory=list)
     skipped: list[Planned] = field(default_factory=list)  # finished before
-    failed: dict[str, str] = field(default_factory=dict)  # in words -> why
+    failed: list[tuple[Planned, str]] = field(default_factory=list)  # and why
     stopped: bool = False
 
 
@@ -87,7 +87,7 @@ def carry_out(
             for run in [run for run in waiting if run.follows is not None and run.follows.digest in broken]:
                 waiting.remove(run)
                 broken.add(run.digest)
-                outcome.failed[describe(run.settings)] = "the run that it follows has failed"
+                outcome.failed.append((run, "the run that it follows has failed"))
             ready = [run for run in waiting if run.follows is None or run.follows.digest in done]
             for run in ready[: jobs - len(running)]:
                 waiting.remove(run)
@@ -107,7 +107,7 @@ def carry_out(
                     continue
                 (broken if how else done).add(run.digest)
                 if how:
-                    outcome.failed[describe(run.settings)] = how
+                    outcome.failed.append((run, how))
                 else:
                     outcome.made.append(run)
                 on_end(run, how)
