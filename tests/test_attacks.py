@@ -9,9 +9,9 @@ from pyautoattack import AutoAttack
 from torch import nn
 
 from lipscale import models
+from lipscale.attack_cache import KeptTensors
 from lipscale.attacks import apgd, autoattack, calibration_attack, pgd
 from lipscale.attacks.ball import distances, project
-from lipscale.attacks.cache import KeptTensors
 from lipscale.errors import UserError
 
 

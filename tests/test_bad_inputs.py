@@ -559,6 +559,7 @@ IDX = {
     "no magic": (b"\1\2" + idx(3)[2:], "no idx file"),
     "no dimensions": (idx(dimensions=0, body=b"x"), "no idx file"),
     "two hundred dimensions": (idx(3, dimensions=200), "no idx file"),
+    "nothing of something vast": (idx(0, 0x7FFFFFFF, 0x7FFFFFFF, body=b""), "is empty"),
     "too short": (idx(3, 4, body=bytes(11)), "truncated or too long: 11 bytes"),
     "too long": (idx(3, 4, body=bytes(13)), "more bytes where its header says"),
     "a header of sixteen exabytes": (idx(2**32 - 1, 2**32 - 1, body=b"x"), "would take more than 10,000 GB"),

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from lipscale import register_rule
-from lipscale.attacks.cache import KeptTensors
+from lipscale.attack_cache import KeptTensors
 from lipscale.bounds.walk import RULES
 from lipscale.data import Samples
 from lipscale.errors import UnsoundError, UserError

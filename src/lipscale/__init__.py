@@ -9,10 +9,10 @@ The flow, each stage a module:
     models       resnet18, convnet, mlp, and their unconstrained twins
     lipschitz    set L, read L
     bounds       the proven bound, composed rule by rule
-    losses       offset cross-entropy
+    losses       offset cross-entropy, and the baselines' losses
     temperature  T* = argmin NLL(z / T), and its standard error
     feedback     L <- L / T* and its steadier default, and their stops
-    training     Algorithm 1, both phases; checkpoints
+    training     Algorithm 1, both phases; the baselines on the same loop; checkpoints
     certificate  margins, radii, certified accuracy and confidence
     audit        attacks on our own certificates
     export       the same network in ordinary torch layers

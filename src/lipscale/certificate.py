@@ -13,6 +13,7 @@ from lipscale.bounds import Walk, lipschitz_bound
 from lipscale.errors import UserError
 from lipscale.export import export_plain
 from lipscale.layers import OrthoLinear
+from lipscale.lipschitz import is_constrained
 from lipscale.mode import evaluation_mode
 
 # The rounding allowance: on a few inputs the gap between float32 and float64 logits is measured, and this many
@@ -53,6 +54,12 @@ class Certificate:
         pairwise = torch.full((classes, classes), math.sqrt(2) * bound, dtype=torch.float64, device=inputs.device)
         return cls(bound, _with_head(net, pairwise), 4 * ROUNDING_FACTOR * gap)
 
+    @classmethod
+    def none(cls, classes: int, *, device: torch.device | None = None) -> Self:
+        """What is proven about an unconstrained network: nothing. Radii are zero, confidences anywhere in [0, 1]."""
+        pairwise = torch.full((classes, classes), math.inf, dtype=torch.float64, device=device)
+        return cls(math.inf, pairwise.fill_diagonal_(0.0), 0.0)
+
     def radius(self, logits: Tensor, labels: Tensor | None = None) -> Tensor:
         """R_cert(x) = 1[prediction = y] min_j (z_y - z_j) / K_yj (Sec. 2.1, pair by pair). (N, C) -> (N,), float64.
 
@@ -77,7 +84,7 @@ class Certificate:
         if not ((eps >= 0) & eps.isfinite()).all():
             raise UserError(f"expected epsilon >= 0, got {epsilon}")
         chosen = logits.argmax(1) if labels is None else labels.long()
-        gaps, reach = _gaps(logits, chosen), self.pairwise[chosen] * eps + self.rounding
+        gaps, reach = _gaps(logits, chosen), _times(self.pairwise[chosen], eps) + self.rounding
         gaps.scatter_(1, chosen.unsqueeze(1), math.inf)  # the sum is over the other classes
         rivals_most, rivals_least = (torch.exp(sign * reach - gaps).sum(1) for sign in (1, -1))
         return 1 / (1 + rivals_most), 1 / (1 + rivals_least)
@@ -86,6 +93,22 @@ class Certificate:
         """A bound on the Brier score of a set under every change up to epsilon: mean of 2 (1 - lower p_y)^2."""
         lower, _ = self.confidence(logits, epsilon, labels)
         return float((2 * (1 - lower).square()).mean())
+
+
+def certify(net: nn.Module, inputs: Tensor) -> Certificate:
+    """The certificate of a network whose layers carry a constant; of an unconstrained one there is none to speak of.
+
+    A product of ordinary layers' norms would be a bound too, but one so large that its radii say nothing.
+    """
+    if is_constrained(net):
+        return Certificate.of(net, inputs)
+    with evaluation_mode(net):
+        return Certificate.none(net(inputs[:1]).shape[1], device=inputs.device)
+
+
+def _times(constants: Tensor, eps: Tensor) -> Tensor:
+    """K eps, where nothing moves at eps = 0 even if K is infinite."""
+    return torch.where(eps > 0, constants * eps, 0.0)
 
 
 def _gaps(logits: Tensor, chosen: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The command line: train | evaluate | predict | audit | report | data list | data get."""
+"""The command line: train | evaluate | predict | audit | report | data list | data get | reproduce | sweep."""
 
 import json
 import os
@@ -8,7 +8,8 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from lipscale.config import Settings, make_settings, read_settings
+from lipscale.cli_experiments import reproduce, sweep
+from lipscale.config import CONSTRAINED, Settings, make_settings, read_settings
 from lipscale.errors import DivergedError, StoppedError, UnsoundError, UserError
 from lipscale.flags import with_settings_as_flags
 
@@ -100,6 +101,8 @@ def train(
         lipscale train --data fashion-mnist --limit 5000 --model mlp --epochs 40
 
         lipscale train settings.yaml --offset 3 --out runs/robust
+
+        lipscale train --method pgd-at --out runs/baseline
 
         lipscale train --resume runs/robust
     """
@@ -313,6 +316,8 @@ def audit(
     from lipscale.run import first_test_samples, load
 
     loaded = load(run, device=device)
+    if loaded.settings.method not in CONSTRAINED:
+        raise UserError(f"{run} is unconstrained (method {loaded.settings.method}) and carries no certificate to audit")
     inputs, _ = first_test_samples(loaded, samples, data_dir=data_dir)
     inputs = inputs.to(next(loaded.net.parameters()).device)
     result = audit(
@@ -413,6 +418,8 @@ def get_data(
     typer.echo(f"{name} is in {folder}. Train on it with: lipscale train --data {name}{how}")
 
 
+app.command()(reproduce)
+app.command()(sweep)
 app.command()(with_settings_as_flags(train))
 app.registered_commands.insert(0, app.registered_commands.pop())  # what people come for is listed first
 

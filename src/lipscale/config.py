@@ -14,6 +14,8 @@ from lipscale.errors import UserError
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Names = tuple[str, ...]
 LONGEST_FILE = 1 << 20
+Method = Literal["list", "fixed", "standard", "label-smoothing", "focal", "focal-schedule", "pgd-at", "caat"]
+CONSTRAINED = ("list", "fixed")  # methods that hold a Lipschitz constant; the others train the unconstrained twin
 
 
 class Settings(BaseModel):
@@ -73,14 +75,19 @@ class Settings(BaseModel):
     )
     padding: Literal["zeros", "circular"] = Field("zeros", description="What convolutions see beyond the border.")
 
-    method: Literal["list", "fixed"] = Field(
+    method: Method = Field(
         "list",
-        description="list finds L by calibration feedback; fixed keeps --lipschitz and trains on all data.",
+        description="list finds L by calibration feedback; fixed keeps --lipschitz and trains on all data. The others "
+        "are baselines: an unconstrained network without a certificate.",
     )
     lipschitz: Positive = Field(1.0, description="The initial constant L0, or the constant of method fixed.")
     offset: float = Field(
         0.0, ge=0, allow_inf_nan=False, description="Margin offset xi of the loss; larger is more robust."
     )
+    smoothing: float = Field(0.05, ge=0, lt=1, description="Of label-smoothing: the share given to all classes.")
+    focal_gamma: float = Field(3.0, ge=0, allow_inf_nan=False, description="The exponent gamma of method focal.")
+    attack_epsilon: Positive = Field(0.5, description="The l2 radius within which pgd-at and caat attack a batch.")
+    attack_steps: int = Field(10, ge=1, description="Steps of those attacks.")
     epochs: int = Field(40, ge=1, description="The budget: the whole run is planned for this many epochs.")
     phase2_epochs: int | None = Field(
         None, ge=0, description="Epochs of Phase II, on top of --epochs; left out, it is their last tenth."
@@ -88,6 +95,11 @@ class Settings(BaseModel):
     phase2_start: Literal["continue", "restart"] = Field(
         "continue",
         description="Phase II keeps the optimizer's state, or restarts it from the averaged weights.",
+    )
+    phase1_only: bool = Field(
+        False,
+        description="Plan Phase II, but stop at the end of Phase I: the network before the calibration data are "
+        "re-integrated.",
     )
     feedback: Literal["steady", "paper"] = Field(
         "steady", description="How T* moves L: steady knows T*'s error; paper is L <- L / T* to the letter."
@@ -101,7 +113,11 @@ class Settings(BaseModel):
         description="planned: AdamW that ends with the budget; schedulefree: the paper's, until L has settled.",
     )
     learning_rate: float | None = Field(
-        None, gt=0, le=100, description="Default 0.2 of a weight's size a step (planned) or 0.001 (schedulefree)."
+        None,
+        gt=0,
+        le=100,
+        description="Default 0.2 of a weight's size a step (planned) or 0.001 (schedulefree); of the baselines "
+        "0.002 or 0.001.",
     )
     weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False, description="Weight decay of AdamW.")
     warmup_steps: int | None = Field(
@@ -127,6 +143,23 @@ class Settings(BaseModel):
         """`seed: yes` is a slip and no number."""
         if isinstance(value, bool) and cls.model_fields[about.field_name or ""].annotation is not bool:
             raise ValueError("yes and no (true, false) are no value of this setting")
+        return value
+
+    @field_validator("lipschitz", "offset")
+    @classmethod
+    def _needs_a_constraint(cls, value: float, about: ValidationInfo) -> float:
+        """A constant and a margin in its units mean nothing to a network that no constant holds."""
+        method = about.data.get("method", "list")
+        if method not in CONSTRAINED and value != cls.model_fields[about.field_name or ""].default:
+            raise ValueError(f"method {method} trains an unconstrained network: leave it out, or use list or fixed")
+        return value
+
+    @field_validator("phase1_only")
+    @classmethod
+    def _needs_phases(cls, value: bool, about: ValidationInfo) -> bool:
+        method = about.data.get("method", "list")
+        if value and method != "list":
+            raise ValueError(f"only method list has two phases, and the method is {method}")
         return value
 
     @field_validator("drop", "categories", mode="before")
@@ -163,7 +196,10 @@ class Settings(BaseModel):
 
 
 def planned_epochs(settings: Settings) -> tuple[int, int]:
-    """The most epochs of Phase I, and those of Phase II: a tenth of the budget where the settings leave it open."""
+    """The most epochs of Phase I, and those of Phase II: a tenth of the budget where the settings leave it open.
+
+    With `phase1_only` Phase II is planned all the same: Phase I must not learn that nothing follows.
+    """
     if settings.method != "list":
         return settings.epochs, 0
     if settings.phase2_epochs is not None:

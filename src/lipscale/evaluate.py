@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from lipscale.certificate import ROUNDING_SAMPLES, Certificate, certified_accuracy
+from lipscale.certificate import ROUNDING_SAMPLES, certified_accuracy, certify
 from lipscale.data import Samples
-from lipscale.lipschitz import get_lipschitz
+from lipscale.lipschitz import get_lipschitz, is_constrained
 from lipscale.metrics import measure
 from lipscale.mode import evaluation_mode, predict_logits
 from lipscale.temperature import fit_temperature
@@ -28,11 +28,11 @@ def evaluate(net: nn.Module, samples: Samples, *, epsilons: Sequence[float], cal
     """Accuracy, calibration with its uncertainty, and certified accuracy of a network on labelled samples."""
     with evaluation_mode(net):
         logits, labels = predict_logits(net, samples), samples.labels.long()
-        certificate = Certificate.of(net, samples.largest(ROUNDING_SAMPLES))
+        certificate = certify(net, samples.largest(ROUNDING_SAMPLES))
     metrics = {
         **measure(logits, labels, calibration_size=calibration_size),
         "temperature": fit_temperature(logits, labels),
-        "lipschitz_constant": get_lipschitz(net),
+        "lipschitz_constant": get_lipschitz(net) if is_constrained(net) else None,
         "lipschitz_bound": certificate.bound,
         "certified_accuracy": certified_accuracy(certificate.radius(logits, labels), epsilons),
         "test_size": len(samples),

@@ -24,6 +24,11 @@ HOMOGENEOUS = {
 }
 
 
+def is_constrained(net: nn.Module) -> bool:
+    """Whether the network has layers that carry a constant; an unconstrained twin has none."""
+    return any(isinstance(module, ScaledLayer) for module in net.modules())
+
+
 @torch.no_grad()
 def set_lipschitz(net: nn.Module, constant: float) -> None:
     """Project the network onto the constraint L: sigma = L^(1/D) in each of its D scaled layers (App. E).

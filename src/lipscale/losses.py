@@ -1,4 +1,4 @@
-"""The training loss."""
+"""The training losses: LiST's, and those of the baselines."""
 
 from collections.abc import Sequence
 
@@ -20,6 +20,38 @@ def offset_cross_entropy(
     if offset:
         logits = logits - offset * F.one_hot(labels, logits.shape[-1])  # (B, C)
     return F.cross_entropy(logits, labels, weight=weights)
+
+
+def smoothed_cross_entropy(
+    logits: Tensor, labels: Tensor, *, smoothing: float, weights: Tensor | None = None
+) -> Tensor:
+    """Label smoothing: CE(softmax(z), (1 - s) y + s / C), so that no sample asks for full confidence.
+
+    Szegedy et al., 2016; Müller et al., 2019.
+    """
+    return F.cross_entropy(logits, labels, weight=weights, label_smoothing=smoothing)
+
+
+def focal_loss(logits: Tensor, labels: Tensor, *, gamma: float | Tensor, weights: Tensor | None = None) -> Tensor:
+    """Focal loss: the mean of -(1 - p_y)^gamma log p_y, which lets go of samples that are sure enough.
+
+    Lin et al., 2017. `gamma` is one number, or one for each sample, (B,). `weights` as in the cross-entropy.
+    """
+    log_p = F.log_softmax(logits, 1).gather(1, labels.long().unsqueeze(1)).squeeze(1)  # (B,)
+    # 1 - p by expm1: where p rounds to 1 its power still has a gradient that is a number
+    doubt = -torch.expm1(log_p.clamp(max=-torch.finfo(log_p.dtype).tiny))
+    losses = -(doubt**gamma) * log_p
+    if weights is None:
+        return losses.mean()
+    chosen = weights[labels.long()]
+    return (chosen * losses).sum() / chosen.sum()
+
+
+def scheduled_focal_loss(logits: Tensor, labels: Tensor, *, weights: Tensor | None = None) -> Tensor:
+    """Focal loss with the sample-dependent gamma of Mukhoti et al., 2020 (FLSD-53): 5 where p_y < 0.2, else 3."""
+    p = torch.softmax(logits.detach(), 1).gather(1, labels.long().unsqueeze(1)).squeeze(1)
+    gamma = torch.where(p < 0.2, 5.0, 3.0).to(logits.dtype)
+    return focal_loss(logits, labels, gamma=gamma, weights=weights)
 
 
 def class_weights(chosen: str | Sequence[float], labels: Tensor, classes: int) -> Tensor | None:

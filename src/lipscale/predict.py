@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipscale.certificate import Certificate
+from lipscale.certificate import certify
 from lipscale.data import TABLES, Preprocessing, Samples, as_input, encode, open_table, read_table
 from lipscale.data.arrays import load_array, load_arrays
 from lipscale.data.memory import require_memory
@@ -44,7 +44,7 @@ def predict(run: Run, inputs: Tensor, sources: Sequence[str], *, epsilon: float 
     samples = Samples(inputs, torch.zeros(len(inputs), device=inputs.device))
     with evaluation_mode(run.net):
         logits = predict_logits(run.net, samples)
-        certificate = Certificate.of(run.net, inputs)
+        certificate = certify(run.net, inputs)
     probabilities, classes = torch.softmax(logits.double(), 1).max(1)
     radii = certificate.radius(logits)
     rows = zip(sources, classes.tolist(), probabilities.tolist(), radii.tolist(), strict=True)

@@ -19,7 +19,7 @@ class TrainingProgress:
     def __init__(self, settings: Settings, *, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True)
         self.phase1, phase2 = planned_epochs(settings)
-        self.total = self.phase1 + phase2
+        self.total = self.phase1 + (0 if settings.phase1_only else phase2)
         self.start, self.seen = time.perf_counter(), 0
         self.bar: Progress | None = None
         if self.console.is_terminal:
@@ -95,12 +95,47 @@ class AttackProgress:
 
 def describe(epoch: Epoch, *, remaining: float) -> str:
     """One line about an epoch; the accuracy is the calibration set's, or without one the training's."""
-    parts = [f"L {epoch.lipschitz:.4g}", f"loss {epoch.loss:.4f}"]
+    parts = []
+    if epoch.lipschitz is not None:
+        parts.append(f"L {epoch.lipschitz:.4g}")
     if epoch.temperature is not None:
-        parts.insert(1, f"T* {epoch.temperature:.4f}")
+        parts.append(f"T* {epoch.temperature:.4f}")
+    parts.append(f"loss {epoch.loss:.4f}")
     accuracy = epoch.train_accuracy if epoch.calibration_accuracy is None else epoch.calibration_accuracy
     parts.append(f"accuracy {accuracy:.3f}")
     minutes, seconds = divmod(round(remaining), 60)
     hours, minutes = divmod(minutes, 60)
     left = f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
     return "  ".join([*parts, f"<= {left} left"])
+
+
+class PlanProgress:
+    """Shows how many runs of a plan are finished and what the last ones gave: a bar in a terminal, lines elsewhere."""
+
+    def __init__(self, total: int, *, done: int = 0, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=True)
+        self.total, self.done = total, done
+        self.bar: Progress | None = None
+        if self.console.is_terminal:
+            self.bar = Progress(
+                TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=self.console
+            )
+            self.task = self.bar.add_task("runs", total=total, completed=done)
+
+    def __enter__(self) -> Self:
+        if self.bar:
+            self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.bar:
+            self.bar.stop()
+
+    def __call__(self, what: str) -> None:
+        """Report that one more run has ended."""
+        self.done += 1
+        if self.bar:
+            self.bar.update(self.task, completed=self.done)
+        self.console.print(f"{self.done} of {self.total}  {what}", highlight=False, soft_wrap=True, markup=False)

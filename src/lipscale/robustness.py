@@ -48,18 +48,20 @@ def measure_robustness(
     epsilons: Sequence[float],
     attack: Attack,
     box: Box | None,
+    certificate: Certificate | None = None,
     cache: Cache = lambda name: {},
     on_progress: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> dict[str, Any]:
     """Certified and empirical robust accuracy, and calibration under attack, at every epsilon on the same samples.
 
-    A certified sample that an attack breaks, or a confidence that leaves its certified range, is an UnsoundError.
+    What is held against the attacks is the network's own certificate, unless another is given. A certified sample that
+    an attack breaks, or a confidence that leaves its certified range, is an UnsoundError.
     """
     if not epsilons or any(eps <= 0 for eps in epsilons):
         raise UserError(f"an attack needs epsilon > 0, got {list(epsilons)}")
     inputs, labels = as_input(samples.inputs), samples.labels.long()
     with evaluation_mode(net):
-        certificate = Certificate.of(net, inputs)
+        certificate = certificate or Certificate.of(net, inputs)
         logits = torch.cat([net(batch) for batch in inputs.split(BATCH)])
         radii = certificate.radius(logits, labels)
         weights = digest(net, inputs, labels)

@@ -15,8 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from lipscale import world
-from lipscale.attacks.cache import KeptTensors
-from lipscale.config import Settings, as_yaml, replace
+from lipscale.attack_cache import KeptTensors
+from lipscale.attacks.ball import Box
+from lipscale.certificate import certify
+from lipscale.config import CONSTRAINED, Settings, as_yaml, replace
 from lipscale.data import (
     PIXELS,
     READERS,
@@ -68,7 +70,7 @@ from lipscale.training.checkpoint import (
     save_training,
     write_atomically,
 )
-from lipscale.training.optimizer import DEFAULT_LEARNING_RATE
+from lipscale.training.optimizer import default_learning_rate
 
 log = logging.getLogger("lipscale")
 
@@ -210,12 +212,14 @@ def attack_run(
 ) -> dict[str, Any]:
     """Attack a subset of the test part; the result is kept in the folder, and so is what a killed attack finished."""
     test = held_out_samples(run, data_dir=data_dir)
+    attacked = attack_samples(test, samples, seed=attack.seed)
     result = measure_robustness(
         run.net,
-        attack_samples(test, samples, seed=attack.seed),
+        attacked,
         epsilons=[eps for eps in epsilons or run.settings.epsilons if eps > 0],  # at zero there is nothing to attack
         attack=attack,
-        box=(0.0, 1.0) if run.preprocessing.unit == PIXELS else None,
+        box=_box(run.preprocessing),
+        certificate=certify(run.net, as_input(attacked.inputs)),
         cache=lambda name: KeptTensors(run.folder / ATTACKS / name),
         on_progress=on_progress,
     )
@@ -254,7 +258,8 @@ def build_network(settings: Settings, classes: int, preprocessing: Preprocessing
     width = settings.width or DEFAULT_WIDTH[settings.model]
     if settings.model != "mlp" and len(shape) != 3:
         raise UserError(f"{settings.model} takes images; for rows of {shape[0]} numbers use the model mlp")
-    parts = parts_of(layers=settings.layers, padding=settings.padding)
+    layers = settings.layers if settings.method in CONSTRAINED else "plain"
+    parts = parts_of(layers=layers, padding=settings.padding)
     with world.seeded(settings.seed, "weights"):
         if settings.model == "mlp":
             return mlp(classes, shape, width, depth=settings.depth, mean=mean, parts=parts)
@@ -318,7 +323,7 @@ def _resolve(settings: Settings, dataset: Dataset, preprocessing: Preprocessing)
         held_out = round(settings.calibration_fraction * len(dataset.train)) if settings.method == "list" else 0
         changes["batch_size"] = max(1, min(DEFAULT_BATCH_SIZE, len(dataset.train) - held_out))
     if settings.learning_rate is None:
-        changes["learning_rate"] = DEFAULT_LEARNING_RATE[settings.optimizer]
+        changes["learning_rate"] = default_learning_rate(settings)
     if settings.width is None:
         changes["width"] = DEFAULT_WIDTH[changes.get("model", settings.model)]
     if settings.augmentation == "auto":
@@ -351,8 +356,19 @@ def _new_training(settings: Settings, dataset: Dataset, preprocessing: Preproces
     train_part = train_part.to(device)
     weights = class_weights(settings.class_weights, train_part.labels, len(dataset.classes))
     return ListTraining(
-        net, train_part, calibration, settings, augmentation=settings.augmentation, class_weights=weights
+        net,
+        train_part,
+        calibration,
+        settings,
+        augmentation=settings.augmentation,
+        class_weights=weights,
+        box=_box(preprocessing),
     )
+
+
+def _box(preprocessing: Preprocessing) -> Box | None:
+    """Where attacked inputs must stay to be inputs: pixels have a range, a table's numbers have none."""
+    return (0.0, 1.0) if preprocessing.unit == PIXELS else None
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lipscale.predict import Prediction
-from lipscale.report.words import ATTACK_NAMES, MEASURED, verdict
+from lipscale.report.words import ATTACK_NAMES, MEASURED, has_certificate, verdict
 
 
 def print_metrics(metrics: dict[str, Any], unit: str) -> None:
@@ -23,11 +23,17 @@ def print_metrics(metrics: dict[str, Any], unit: str) -> None:
         table.add_row("ECE of a calibrated model", f"{metrics['ece_floor']:.4f}", f"{low:.4f} to {high:.4f}")
         table.add_row("ECE limit", f"{metrics['ece_limit']:.4f}")
     settled = {True: "L has settled", False: "epoch limit", None: "fixed L"}[metrics.get("settled")]
+    if has_certificate(metrics):
+        proven = {
+            "Lipschitz constant L": f"{metrics['lipschitz_constant']:.4g}",
+            "proven bound": f"{float(metrics['lipschitz_bound']):.7g}",
+            **{f"certified accuracy at {e}": f"{v:.4f}" for e, v in metrics["certified_accuracy"].items()},
+        }
+    else:
+        settled, proven = "no feedback", {"proven bound": "none (unconstrained)"}
     rows = {
         "T* on the test set": f"{float(metrics['temperature']):.4f}",
-        "Lipschitz constant L": f"{metrics['lipschitz_constant']:.4g}",
-        "proven bound": f"{metrics['lipschitz_bound']:.7g}",
-        **{f"certified accuracy at {e}": f"{v:.4f}" for e, v in metrics["certified_accuracy"].items()},
+        **proven,
         "Phase I": f"{metrics['phase1_epochs']} epochs",
         "Phase II": f"{metrics['phase2_epochs']} epochs",
         "training samples": f"{metrics['train_size']}",

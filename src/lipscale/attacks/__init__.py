@@ -2,8 +2,8 @@
 
 from lipscale.attacks.apgd import apgd
 from lipscale.attacks.autoattack import autoattack, autoattack_installed, require_autoattack
-from lipscale.attacks.calibration import CalibrationAttack, calibration_attack
-from lipscale.attacks.pgd import pgd
+from lipscale.attacks.calibration import CalibrationAttack, calibration_attack, confidence_attack
+from lipscale.attacks.pgd import pgd, worst_points
 
 __all__ = [
     "CalibrationAttack",
@@ -11,6 +11,8 @@ __all__ = [
     "autoattack",
     "autoattack_installed",
     "calibration_attack",
+    "confidence_attack",
     "pgd",
     "require_autoattack",
+    "worst_points",
 ]

@@ -1,6 +1,5 @@
 """Calibration attacks (Obadinma et al., 2024): change how sure a network is, and leave its answer alone."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -31,32 +30,40 @@ def calibration_attack(
     box: Box | None = None,
     generator: torch.Generator | None = None,
 ) -> CalibrationAttack:
-    """Attack the confidence by APGD, upward and downward, under the condition that the class stays."""
+    """Attack the confidence upward and downward, and pick what hurts calibration most."""
+    up = torch.ones(len(inputs), dtype=inputs.dtype, device=inputs.device)
+    over, under = (
+        confidence_attack(net, inputs, sign, epsilon=epsilon, steps=steps, box=box, generator=generator)
+        for sign in (up, -up)
+    )
+    with torch.no_grad():
+        right = (net(inputs).argmax(1) == labels).view(-1, *[1] * (inputs.ndim - 1))
+    return CalibrationAttack(over, under, torch.where(right, under, over))
+
+
+def confidence_attack(
+    net: nn.Module,
+    inputs: Tensor,
+    sign: Tensor,
+    *,
+    epsilon: float,
+    steps: int = 20,
+    box: Box | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Attack the confidence by APGD under the condition that the class stays; `sign` (B,) is 1 for up, -1 for down."""
     with torch.no_grad():
         predicted = net(inputs).argmax(1)
-    index = predicted.unsqueeze(1)
-    shape = (-1, *[1] * (inputs.ndim - 1))
 
-    def confidence(logits: Tensor) -> Tensor:
-        return torch.log_softmax(logits, 1).gather(1, index).squeeze(1)
+    def goal(points: Tensor) -> Tensor:
+        logits = net(points)
+        lead = margin(logits, predicted)
+        confidence = torch.log_softmax(logits, 1).gather(1, predicted.unsqueeze(1)).squeeze(1)
+        # beyond the boundary the way back counts, not the confidence
+        return torch.where(lead > 0, sign * confidence, lead - OUTSIDE)
 
-    def objective(sign: int) -> Callable[[Tensor], Tensor]:
-        def value(points: Tensor) -> Tensor:
-            logits = net(points)
-            lead = margin(logits, predicted)
-            # beyond the boundary the way back counts, not the confidence
-            return torch.where(lead > 0, sign * confidence(logits), lead - OUTSIDE)
-
-        return value
-
-    def strongest(sign: int) -> Tensor:
-        radius = torch.full((len(inputs),), epsilon, dtype=inputs.dtype, device=inputs.device)
-        goal = objective(sign)
-        points = apgd(goal, inputs, radius, steps=steps, box=box, generator=generator)
-        with torch.no_grad():
-            better = goal(points) > goal(inputs)  # else the input itself
-        return torch.where(better.view(shape), points, inputs)
-
-    over, under = strongest(1), strongest(-1)
-    right = (predicted == labels).view(shape)
-    return CalibrationAttack(over, under, torch.where(right, under, over))
+    radius = torch.full((len(inputs),), epsilon, dtype=inputs.dtype, device=inputs.device)
+    points = apgd(goal, inputs, radius, steps=steps, box=box, generator=generator)
+    with torch.no_grad():
+        better = goal(points) > goal(inputs)  # else the input itself
+    return torch.where(better.view(-1, *[1] * (inputs.ndim - 1)), points, inputs)

@@ -41,6 +41,34 @@ def pgd(
     return found
 
 
+def worst_points(
+    net: nn.Module,
+    inputs: Tensor,
+    labels: Tensor,
+    *,
+    epsilon: float,
+    steps: int = 10,
+    box: Box | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """The inner maximisation of adversarial training: points within epsilon whose cross-entropy is large.
+
+    Unlike `pgd` it does not stop at the first error: a loss is to be learned from, so that all steps are taken.
+    """
+    reach, x = _start(inputs, epsilon, box, generator)
+    for _ in range(steps):
+        _, gradient = value_and_gradient(lambda points: F.cross_entropy(net(points), labels, reduction="none"), x)
+        x = project(x + (STEP * epsilon / steps) * gradient / norms(gradient), inputs, reach, box)
+    return x
+
+
+def _start(inputs: Tensor, epsilon: float, box: Box | None, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+    """The reach of each sample, shaped to multiply it, and a random point within it."""
+    reach = torch.full((len(inputs), *[1] * (inputs.ndim - 1)), epsilon, dtype=inputs.dtype, device=inputs.device)
+    share = torch.rand(reach.shape, generator=generator, dtype=inputs.dtype).to(inputs.device)
+    return reach, project(inputs + direction(inputs, generator) * reach * share, inputs, reach, box)
+
+
 def _descend(
     net: nn.Module,
     inputs: Tensor,
@@ -53,9 +81,7 @@ def _descend(
     generator: torch.Generator | None,
 ) -> Tensor:
     """One restart: the first misclassified point on each sample's path, or its end."""
-    reach = torch.full((len(inputs), *[1] * (inputs.ndim - 1)), epsilon, dtype=inputs.dtype, device=inputs.device)
-    start = torch.rand(reach.shape, generator=generator, dtype=inputs.dtype).to(inputs.device)
-    x = project(inputs + direction(inputs, generator) * reach * start, inputs, reach, box)
+    reach, x = _start(inputs, epsilon, box, generator)
     fooled = torch.zeros(len(inputs), dtype=torch.bool, device=inputs.device)
 
     def loss(points: Tensor) -> Tensor:

@@ -68,6 +68,8 @@ def read_idx(path: Path) -> Tensor:
             if len(sizes) < 4 * head[3]:
                 raise UserError(f"{path} is truncated within its header; get it again")
             shape = struct.unpack(f">{head[3]}I", sizes)
+            if not all(shape):
+                raise UserError(f"{path} is empty: its header says {shape}; get it again")
             require_memory(prod(shape), f"{path}, by its header {shape},")
             body = file.read(prod(shape) + 1)  # one more than it should have, and no more: a bomb stays shut
     except (OSError, EOFError, zlib.error) as error:

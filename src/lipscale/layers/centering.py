@@ -1,11 +1,13 @@
-"""Batch centering: batch normalisation without the division, hence 1-Lipschitz."""
+"""Batch centering: batch normalisation without the division, hence 1-Lipschitz; and the statistics of both."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from lipscale import world
 from lipscale.layers.affine import per_channel
@@ -65,17 +67,41 @@ def estimate_means(net: nn.Module, batches: Iterable[Tensor]) -> None:
     """Set every centering mean of an evaluation-mode network to its average over training batches.
 
     While it estimates, each layer subtracts the batch's own mean, as in training, so that one pass serves all depths.
+    Batch normalisation, in unconstrained networks, gets its means and variances in the same pass.
     """
     layers = [m for m in net.modules() if isinstance(m, BatchCentering)]
-    if not layers:
+    normalisations = [m for m in net.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+    if not layers and not normalisations:
         return
     for layer in layers:
         layer._collected = []
     try:
-        for batch in batches:
-            net(batch)
+        with _averaging(normalisations):
+            for batch in batches:
+                net(batch)
         for layer in layers:
             layer.mean.copy_(world.gather(torch.stack(layer._collected or [layer.mean])).mean(0))
     finally:
         for layer in layers:
             layer._collected = None
+
+
+@contextmanager
+def _averaging(layers: list[_BatchNorm]) -> Iterator[None]:
+    """Within, batch normalisations collect the plain average of their statistics over the batches that they see."""
+    before = [(layer.momentum, layer.training, [b.clone() for b in layer.buffers()]) for layer in layers]
+    for layer in layers:
+        layer.reset_running_stats()
+        layer.momentum = None  # torch's word for a plain average
+        layer.training = True
+    try:
+        yield
+    finally:
+        for layer, (momentum, training, buffers) in zip(layers, before, strict=True):
+            layer.momentum, layer.training = momentum, training
+            if not layer.num_batches_tracked:  # no batch: what was known before is better than nothing
+                for buffer, kept in zip(layer.buffers(), buffers, strict=True):
+                    buffer.copy_(kept)
+            for statistic in (layer.running_mean, layer.running_var):
+                assert statistic is not None
+                statistic.copy_(world.gather(statistic.unsqueeze(0)).mean(0))

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Literal
 
 from torch import nn
 
@@ -23,13 +24,22 @@ class Parts:
 
 
 def parts_of(*, layers: str = "fast", padding: str = "zeros") -> Parts:
-    """The constrained kit with fast or reference layers, and convolutions that pad with zeros or around the border."""
-    kit = {"fast": LIPSCHITZ, "reference": REFERENCE}[layers]
+    """The kit of these layers (fast or reference, or plain ones), whose convolutions pad with zeros or around."""
+    kit = {"fast": LIPSCHITZ, "reference": REFERENCE, "plain": UNCONSTRAINED}[layers]
     return replace(kit, conv=partial(kit.conv, padding_mode=padding))
 
 
-def _plain_conv(inputs: int, outputs: int, kernel_size: int, *, stride: int = 1, bias: bool = True) -> nn.Module:
-    return nn.Conv2d(inputs, outputs, kernel_size, stride, padding=(kernel_size - 1) // 2, bias=bias)
+def _plain_conv(
+    inputs: int,
+    outputs: int,
+    kernel_size: int,
+    *,
+    stride: int = 1,
+    bias: bool = True,
+    padding_mode: Literal["zeros", "circular"] = "zeros",
+) -> nn.Module:
+    padding = (kernel_size - 1) // 2
+    return nn.Conv2d(inputs, outputs, kernel_size, stride, padding, bias=bias, padding_mode=padding_mode)
 
 
 LIPSCHITZ = Parts(OrthoConv2d, OrthoLinear, BatchCentering, GroupSort2, L2NormPool2d, ConvexResidual)

@@ -92,10 +92,16 @@ class Facts:
 def gather(folders: Sequence[Path], *, data_dir: Path | None = None) -> list[Facts]:
     """The facts of each run; a run that is not finished is an error, a missing part of one is not."""
     names = _short_names(folders)
-    return [_facts(folder, name, i, data_dir) for i, (folder, name) in enumerate(zip(folders, names, strict=True))]
+    return [
+        read_facts(folder, name, i, data_dir=data_dir)
+        for i, (folder, name) in enumerate(zip(folders, names, strict=True))
+    ]
 
 
-def _facts(folder: Path, name: str, place: int, data_dir: Path | None) -> Facts:
+def read_facts(
+    folder: Path, name: str, place: int = 0, *, data_dir: Path | None = None, with_samples: bool = True
+) -> Facts:
+    """The facts of one run; `with_samples` reads its data set for the samples that are worth seeing."""
     settings, metrics, classes, preprocessing = runs.read_results(folder)
     missing: list[str] = []
     history = _history(folder / HISTORY, missing)
@@ -111,7 +117,7 @@ def _facts(folder: Path, name: str, place: int, data_dir: Path | None) -> Facts:
     except (UserError, TypeError):
         answers = None
         missing.append(f"The test predictions are missing or damaged: lipscale evaluate {folder} writes them.")
-    else:
+    if answers is not None and with_samples:
         inputs = _inputs(settings, preprocessing, len(answers.labels), data_dir, missing)
         hardest, easiest = _worth_seeing(answers, inputs, classes)
     return Facts(
@@ -122,7 +128,7 @@ def _facts(folder: Path, name: str, place: int, data_dir: Path | None) -> Facts:
 
 class _Epoch(BaseModel):
     phase: int
-    lipschitz: float
+    lipschitz: float | None
     temperature: float | None
 
 
@@ -203,8 +209,11 @@ def _inputs(
 def _worth_seeing(
     answers: Answers, inputs: Tensor | Stored | None, classes: tuple[str, ...]
 ) -> tuple[tuple[Shown, ...], tuple[Shown, ...]]:
-    """The hardest: most confident errors first, then the smallest radii. The easiest: the largest radii."""
-    radii = answers.radii.clamp(max=1e12)
+    """The hardest: most confident errors first, then the smallest radii. The easiest: the largest radii.
+
+    Without a certificate no radius tells them apart, and the confidence stands in for it.
+    """
+    radii = answers.radii.clamp(max=1e12) if answers.radii.any() else answers.confidence
     hardness = torch.where(answers.right, -radii, 1 + answers.confidence)
     ease = radii.masked_fill(~answers.right, -torch.inf)
 

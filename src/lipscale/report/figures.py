@@ -1,8 +1,9 @@
 """The figures, each a function from runs to a matplotlib figure and the words that say what it shows."""
 
 import math
+import textwrap
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from matplotlib.axes import Axes
@@ -13,7 +14,7 @@ from lipscale.certificate import certified_accuracy_curve
 from lipscale.metrics import Bins, Floor, ece_floor, reliability
 from lipscale.report.facts import Answers, Facts
 from lipscale.report.theme import BAD, FAINT, GOOD, INK, colour, style
-from lipscale.report.words import ATTACK_NAMES, percent
+from lipscale.report.words import ATTACK_NAMES, has_certificate, percent
 
 CURVE_POINTS = 400  # more steps than a reader can tell apart
 PART_COLOURS = {"relaxation": BAD, "contraction": GOOD, "Phase II": colour(2), "fixed L": GOOD}
@@ -38,7 +39,7 @@ def draw_all(runs: Sequence[Facts]) -> list[Drawn]:
 
 def dynamics(runs: Sequence[Facts]) -> Drawn | None:
     """L and T* over the epochs of both phases, with the two regimes of Phase I (Fig. 2 of the paper)."""
-    runs = [run for run in runs if run.history]
+    runs = [run for run in runs if run.history and has_certificate(run.metrics)]  # an unconstrained one has no L
     if not runs:
         return None
     with style():
@@ -58,15 +59,11 @@ def dynamics(runs: Sequence[Facts]) -> Drawn | None:
                     part = PART_COLOURS[name]
                     dot = "o" if start == stop else None
                     above.plot(
-                        epochs[start - 1 : stop], constants[start - 1 : stop], marker=dot, color=part, label=name
+                        epochs[start : stop + 1], constants[start : stop + 1], marker=dot, color=part, label=name
                     )
                     for axes in (above, below):
                         axes.axvspan(start, stop, color=part, alpha=0.07, linewidth=0)
-            temperatures = [
-                (e, line["temperature"])
-                for e, line in enumerate(run.history, 1)
-                if line["temperature"] is not None and 0 < line["temperature"] < math.inf
-            ]
+            temperatures = finite_temperatures(run)
             if temperatures:
                 below.plot(*zip(*temperatures, strict=True), color=colour(run.place) if len(runs) > 1 else INK)
             all_l += constants
@@ -75,11 +72,17 @@ def dynamics(runs: Sequence[Facts]) -> Drawn | None:
         below.axhline(1, color=FAINT, linewidth=1, linestyle="--")
         for axes, name, values in ((above, "Lipschitz constant L", all_l), (below, "temperature T*", all_t)):
             axes.set_ylabel(name)
-            _log_axis(axes, values)
+            log_axis(axes, "y", values)
         below.set_xlabel("epoch")
         below.xaxis.set_major_locator(MaxNLocator(integer=True))
         above.legend(fontsize=8)
     return Drawn("dynamics", "L and T* during training", figure, words)
+
+
+def finite_temperatures(run: Facts) -> list[tuple[int, float]]:
+    """T* by epoch, where it was measured and is neither 0 nor infinite."""
+    measured = [(epoch, line["temperature"]) for epoch, line in enumerate(run.history, 1)]
+    return [(epoch, t) for epoch, t in measured if t is not None and 0 < t < math.inf]
 
 
 def relaxation_end(run: Facts) -> int:
@@ -117,32 +120,49 @@ def _describe_dynamics(run: Facts, constants: list[float]) -> str:
 
 def reliability_diagrams(runs: Sequence[Facts]) -> Drawn | None:
     """Accuracy against confidence: one diagram, or a grid over runs."""
-    known = _with_answers(runs)
+    known = [run for run in runs if run.answers is not None]
     if not known:
         return None
-    columns = min(3, len(known))
-    rows = math.ceil(len(known) / columns)
+    figure, words = reliability_grid(known, [run.name for run in known] if len(known) > 1 else [""], columns=3)
+    return Drawn("reliability", "Reliability diagram", figure, words)
+
+
+def reliability_grid(runs: Sequence[Facts], titles: Sequence[str], *, columns: int) -> tuple[Figure, list[str]]:
+    """A diagram with its histogram of confidence for each run, all on the same axes, and the words for them."""
     words = []
+    columns = min(columns, len(runs))
+    rows = math.ceil(len(runs) / columns)
+    width = {1: 4.6, 2: 6.2}.get(columns, 8.0)
     with style():
-        figure = Figure(figsize=(4.6, 4.8) if len(known) == 1 else (3.1 * columns, 3.4 * rows))
-        parts = figure.subfigures(rows, columns, squeeze=False).ravel()
-        for part, (run, answers) in zip(parts, known, strict=False):
-            upper, lower = part.subplots(2, 1, sharex=True, height_ratios=(4, 1))
+        figure = Figure(figsize=(width, 4.8 if len(runs) == 1 else rows * (1.3 * width / columns + 0.3) + 0.4))
+        grid = figure.subplots(2 * rows, columns, sharex=True, sharey="row", squeeze=False, height_ratios=(4, 1) * rows)
+        for place, (run, answers) in enumerate(_with_answers(runs)):
+            row, column = divmod(place, columns)
+            upper, lower = grid[2 * row : 2 * row + 2, column]
             cells = reliability(answers.logits, answers.labels, answers.bins)
             floor = ece_floor(answers.logits, answers.labels, answers.bins)
             draw_reliability(upper, cells, floor)
             draw_confidences(lower, cells)
-            if len(known) > 1:
-                upper.set_title(run.name, fontsize=9)
-            else:
-                upper.legend(
-                    loc="lower left", bbox_to_anchor=(0, 1), ncols=3, fontsize=8, columnspacing=1, handlelength=1.5
-                )
+            upper.set_title(textwrap.fill(titles[place], int(11 * width / columns)), fontsize=9)
+            for axes in (upper, lower):
+                axes.label_outer(remove_inner_ticks=False)
+            if place + columns >= len(runs):  # the lowest of its column
+                lower.set_xlabel("confidence")
+                lower.tick_params(labelbottom=True)
             words.append(_describe_reliability(run, cells, floor))
+        for unused in range(len(runs), rows * columns):
+            for axes in grid[2 * (unused // columns) :, unused % columns]:
+                axes.set_axis_off()
+        named = [axes.get_legend_handles_labels() for axes in (grid[0, 0], grid[1, 0])]
+        handles, labels = named[0][0] + named[1][0], named[0][1] + named[1][1]
+        figure.legend(
+            handles, labels, loc="outside upper center", ncols=5 if columns > 2 else 2, fontsize=8, columnspacing=1.2,
+            handlelength=1.5,
+        )  # fmt: skip
     words.append(
         "Bars are accuracy, hatched is the gap to confidence, whiskers hold 95 % of a calibrated model's accuracy."
     )
-    return Drawn("reliability", "Reliability diagram", figure, words)
+    return figure, words
 
 
 def draw_reliability(axes: Axes, cells: Bins, floor: Floor) -> None:
@@ -182,9 +202,8 @@ def draw_confidences(axes: Axes, cells: Bins) -> None:
     shares = (cells.count / total).tolist()
     axes.bar([m / bins for m in range(bins)], shares, 1 / bins, align="edge", color=FAINT, linewidth=0)
     axes.axvline(float(cells.confidence.sum()) / total, color=BAD, label="mean confidence")
-    axes.axvline(float(cells.correct.sum()) / total, color=GOOD, linestyle="--", label="accuracy")
+    axes.axvline(float(cells.correct.sum()) / total, color=GOOD, linestyle="--", label="overall accuracy")
     axes.set(xlim=(0, 1), xlabel="confidence", ylabel="share")
-    axes.legend(loc="best", fontsize=7)
 
 
 def _describe_reliability(run: Facts, cells: Bins, floor: Floor) -> str:
@@ -209,7 +228,7 @@ def _with_answers(runs: Sequence[Facts]) -> list[tuple[Facts, Answers]]:
 
 def certified_curve(runs: Sequence[Facts]) -> Drawn | None:
     """Certified accuracy over epsilon, and above it what attacks have left."""
-    known = _with_answers(runs)
+    known = [(run, answers) for run, answers in _with_answers(runs) if has_certificate(run.metrics) or run.robustness]
     if not known:
         return None
     with style():
@@ -217,9 +236,12 @@ def certified_curve(runs: Sequence[Facts]) -> Drawn | None:
         axes = figure.subplots()
         words, used = [], set()
         for run, answers in known:
-            eps, share = curve(answers)
+            proven_any = has_certificate(run.metrics)
             name = label(run) if len(known) > 1 else "certified (proven)"
-            axes.step(eps, share, where="pre", color=colour(run.place), label=name)
+            if proven_any:
+                axes.step(*curve(answers), where="pre", color=colour(run.place), label=name)
+            elif len(known) > 1:
+                axes.plot([], [], color=colour(run.place), label=f"{name} (no certificate)")
             for kind, result in run.robustness.items():
                 points = [(float(e), row["robust_accuracy"], row["interval"]) for e, row in result["at"].items()]
                 x, y, ends = zip(*points, strict=True)
@@ -234,15 +256,24 @@ def certified_curve(runs: Sequence[Facts]) -> Drawn | None:
                 )
                 # the curve is of all test samples: what an attack leaves is to be held against its own subset
                 certified = [row["certified_accuracy"] for row in result["at"].values()]
-                axes.plot(x, certified, MARKERS[kind], markerfacecolor="none", color=shade, markersize=5, label=proven)
+                if proven_any:
+                    axes.plot(
+                        x, certified, MARKERS[kind], markerfacecolor="none", color=shade, markersize=5, label=proven
+                    )
             shares = ", ".join(f"{percent(v)} at {e}" for e, v in run.metrics["certified_accuracy"].items())
+            said = f"certified accuracy is {shares}." if proven_any else "an unconstrained network has no certificate."
             attacks = [
                 f" At {e} {ATTACK_NAMES[kind]} left {percent(row['robust_accuracy'])} of {row['samples']} samples "
-                f"correct, and {percent(row['certified_accuracy'])} of the same samples are certified."
+                "correct"
+                + (
+                    f", and {percent(row['certified_accuracy'])} of the same samples are certified."
+                    if proven_any
+                    else "."
+                )
                 for kind, result in run.robustness.items()
                 for e, row in result["at"].items()
             ]
-            words.append(f"{run.name}: certified accuracy is {shares}.{''.join(attacks)}")
+            words.append(f"{run.name}: {said}{''.join(attacks)}")
         units = {run.unit for run, _ in known}
         unit = units.pop() if len(units) == 1 else "each run in its own unit"
         axes.set(xlabel=f"epsilon (l2, {unit})", ylabel="accuracy", ylim=(0, 1.04))
@@ -293,17 +324,17 @@ def confidence_histogram(runs: Sequence[Facts]) -> Drawn | None:
                 f"90 %" + (f", and {percent(share)} of those are right." if sure.any() else ".")
             )
         axes.set(xlabel="confidence", ylabel="test samples", xlim=(0, 1))
-        _log_axis(axes, (0.8, axes.get_ylim()[1]))
+        log_axis(axes, "y", (0.8, axes.get_ylim()[1]))
         axes.legend(fontsize=8, loc="best")
     return Drawn("confidence", "Confidence histogram", figure, words)
 
 
-def _log_axis(axes: Axes, values: Sequence[float]) -> None:
+def log_axis(axes: Axes, name: Literal["x", "y"], values: Sequence[float]) -> None:
     """A logarithmic axis around positive values, with plain numbers: 1, 10, 100, or a few where it spans little."""
     low, high = 0.9 * min(values), 1.1 * max(values)
-    axes.set_yscale("log")
-    axes.set_ylim(low, high)
+    axis = axes.yaxis if name == "y" else axes.xaxis
+    axes.set(**{f"{name}scale": "log", f"{name}lim": (low, high)})
     if high / low < 50:
-        axes.yaxis.set_minor_locator(NullLocator())
-        axes.yaxis.set_major_locator(MaxNLocator(5) if high / low < 4 else LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_locator(MaxNLocator(5) if high / low < 4 else LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lipscale.report.facts import Facts
-from lipscale.report.words import ATTACK_NAMES, MEASURED
+from lipscale.report.words import ATTACK_NAMES, MEASURED, has_certificate
 
 ABOUT_L = (
     ("T* on the test set", "temperature", ".4f"),
@@ -19,9 +19,9 @@ def number_rows(runs: Sequence[Facts]) -> list[dict[str, Any]]:
     rows = [_row(name, [_cell(run.metrics, key, form) for run in runs]) for name, key, form in table]
     rows.insert(2, _row("ECE of a calibrated model", [_floor(run.metrics) for run in runs]))
     rows.insert(3, _row("ECE limit", [_cell(run.metrics, "ece_limit", ".4f") for run in runs]))
-    epsilons = {eps: None for run in runs for eps in run.metrics["certified_accuracy"]}  # in order, once each
+    epsilons = {eps: None for run in runs for eps in _certified(run.metrics)}  # in order, once each
     for eps in sorted(epsilons, key=float):
-        shares = [run.metrics["certified_accuracy"].get(eps) for run in runs]
+        shares = [_certified(run.metrics).get(eps) for run in runs]
         cells = [_text("" if share is None else f"{share:.4f}") for share in shares]
         rows.append(_row(f"certified accuracy at {eps}", cells))
     rows += [
@@ -64,9 +64,10 @@ def tiles(run: Facts) -> list[dict[str, str]]:
             "note": _limit(metrics),
         },
     ]
-    for eps, share in metrics["certified_accuracy"].items():
+    for eps, share in _certified(metrics).items():
         shown.append({"value": f"{100 * share:.1f} %", "name": f"certified at {eps}", "note": run.unit})
-    shown.append({"value": f"{metrics['lipschitz_constant']:.4g}", "name": "Lipschitz constant L", "note": ""})
+    if has_certificate(metrics):
+        shown.append({"value": f"{metrics['lipschitz_constant']:.4g}", "name": "Lipschitz constant L", "note": ""})
     return shown
 
 
@@ -79,13 +80,14 @@ def attack_rows(runs: Sequence[Facts]) -> list[tuple[str, ...]]:
                 low, high = row["interval"]
                 calibration = row["calibration"]
                 lower, upper = calibration["certified_confidence"]
+                certified = has_certificate(run.metrics)
                 rows.append(
                     (
                         f"{run.name}, {ATTACK_NAMES[result['attack']]}, {eps} ({row['samples']} samples)",
-                        f"{row['certified_accuracy']:.4f}",
+                        f"{row['certified_accuracy']:.4f}" if certified else "none",
                         f"{row['robust_accuracy']:.4f} ({low:.3f} to {high:.3f})",
                         *(f"{calibration[kind]['ece']:.4f}" for kind in ("clean", "over", "under", "maximum")),
-                        f"{lower:.4f} to {upper:.4f}",
+                        f"{lower:.4f} to {upper:.4f}" if certified else "none",
                     )
                 )
     return rows
@@ -100,11 +102,16 @@ def _text(value: str, note: str = "") -> dict[str, str]:
 
 
 def _cell(metrics: dict[str, Any], key: str, form: str) -> dict[str, str]:
-    if key not in metrics:
+    if metrics.get(key) is None or (not has_certificate(metrics) and key == "lipschitz_bound"):
         return _text("")
     ends = metrics.get("intervals", {}).get(key)
     note = "" if ends is None else f"{float(ends[0]):{form}} to {float(ends[1]):{form}}"
     return _text(f"{float(metrics[key]):{form}}", note)
+
+
+def _certified(metrics: dict[str, Any]) -> dict[str, float]:
+    """Certified accuracies, where there is a certificate; without one they are zero, and say nothing."""
+    return metrics["certified_accuracy"] if has_certificate(metrics) else {}
 
 
 def _limit(metrics: dict[str, Any]) -> str:

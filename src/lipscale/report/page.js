@@ -92,12 +92,13 @@
   const many = data.runs.length > 1;
   const named = (run, words) => (many ? `${run.name}: ${words}` : words[0].toUpperCase() + words.slice(1));
 
-  slider("epsilon", data.largest,
-    data.runs.map((run) => ({ ...run.certified, colour: colour(run.place), beyond: 0 })),
+  const proven = data.runs.filter((run) => run.certified);  // an unconstrained network has no certificate
+  if (proven.length) slider("epsilon", data.largest,
+    proven.map((run) => ({ ...run.certified, colour: colour(run.place), beyond: 0 })),
     "Certified accuracy over epsilon", "epsilon",
     (x, values) => ({
       value: x.toPrecision(3),
-      words: data.runs.map((run, i) => named(run, `${percent(values[i])} of the test samples are right and provably stay so.`)).join(" "),
+      words: proven.map((run, i) => named(run, `${percent(values[i])} of the test samples are right and provably stay so.`)).join(" "),
     }));
 
   slider("threshold", 1,

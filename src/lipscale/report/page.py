@@ -22,7 +22,7 @@ from lipscale.report.facts import Answers, Facts, Shown, gather
 from lipscale.report.figures import CURVE_POINTS, Drawn, curve, draw_all
 from lipscale.report.numbers import attack_rows, number_rows, shown_settings, tiles
 from lipscale.report.theme import as_svg, style
-from lipscale.report.words import verdict
+from lipscale.report.words import has_certificate, verdict
 from lipscale.training.checkpoint import write_atomically
 
 LARGEST_PICTURE = 256
@@ -42,15 +42,23 @@ def write_report(folders: Sequence[Path], out: Path | None = None, *, data_dir: 
     drawn = draw_all(runs)
     page = render(runs, drawn)
     beside = figures_folder(folders, out)
-    beside.mkdir(parents=True, exist_ok=True)
     for figure in drawn:
-        for kind in FORMATS:
-            data = io.BytesIO()
-            with style():
-                figure.figure.savefig(data, format=kind, metadata={"CreationDate": None} if kind == "pdf" else None)
-            write_atomically(beside / f"{figure.name}.{kind}", data.getvalue())
+        save_figure(figure, beside)
     write_atomically(out, page.encode())
     return out
+
+
+def save_figure(drawn: Drawn, folder: Path) -> list[Path]:
+    """Write a figure in every format, and say where."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for kind in FORMATS:
+        data = io.BytesIO()
+        with style():
+            drawn.figure.savefig(data, format=kind, metadata={"CreationDate": None} if kind == "pdf" else None)
+        paths.append(folder / f"{drawn.name}.{kind}")
+        write_atomically(paths[-1], data.getvalue())
+    return paths
 
 
 def figures_folder(folders: Sequence[Path], out: Path) -> Path:
@@ -99,6 +107,7 @@ def _run(run: Facts) -> dict[str, Any]:
         "name": run.name,
         "verdict": verdict(run.metrics, run.unit, run.robustness),
         "calibrated": calibrated,
+        "certified": has_certificate(run.metrics),
         "badge": BADGES[calibrated],
         "settings": shown_settings(run),
         "hardest": [_shown(sample) for sample in run.hardest],
@@ -133,21 +142,23 @@ def _explorer(runs: Sequence[Facts]) -> dict[str, Any] | None:
     known = [(run, run.answers) for run in runs if run.answers is not None]
     if not known:
         return None
-    shown = []
+    shown, largest = [], 0.0
     for run, answers in known:
-        eps, share = curve(answers)
+        certified = None
+        if has_certificate(run.metrics):
+            eps, share = curve(answers)
+            certified, largest = {"x": _short(eps), "y": _short(share)}, max(largest, *eps)
         threshold, coverage, accuracy = selective(answers)
         shown.append(
             {
                 "name": run.name,
                 "place": run.place,
-                "certified": {"x": _short(eps), "y": _short(share)},
+                "certified": certified,
                 "coverage": {"x": _short(threshold), "y": _short(coverage)},
                 "accuracy": {"x": _short(threshold), "y": _short(accuracy)},
             }
         )
-    largest = max(eps for _, answers in known for eps in curve(answers)[0])
-    return {"runs": shown, "largest": _round_up(largest)}
+    return {"runs": shown, "largest": _round_up(largest) if largest else None}  # none: nothing is certified
 
 
 def _round_up(value: float) -> float:

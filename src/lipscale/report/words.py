@@ -21,9 +21,14 @@ ATTACK_NAMES = {"pgd": "PGD", "autoattack": "AutoAttack"}
 def verdict(metrics: dict[str, Any], unit: str, robustness: dict[str, Any] | None = None) -> list[str]:
     """What a reader should take away, most important first."""
     sentences = [_accuracy(metrics), _calibration(metrics), _certificate(metrics, unit)]
-    sentences += [_attack(result) for result in (robustness or {}).values()]
+    sentences += [_attack(result, has_certificate(metrics)) for result in (robustness or {}).values()]
     sentences.append(_training(metrics))
     return [sentence for sentence in sentences if sentence]
+
+
+def has_certificate(metrics: dict[str, Any]) -> bool:
+    """Whether anything is proven about the network; nothing is where no constant holds it."""
+    return metrics["lipschitz_constant"] is not None
 
 
 def percent(share: float) -> str:
@@ -56,6 +61,8 @@ def _calibration(metrics: dict[str, Any]) -> str:
 
 
 def _certificate(metrics: dict[str, Any], unit: str) -> str:
+    if not has_certificate(metrics):
+        return "It is unconstrained and carries no certificate: nothing is proven about any change of an input."
     certified = metrics["certified_accuracy"]
     if not certified:
         return ""
@@ -63,18 +70,21 @@ def _certificate(metrics: dict[str, Any], unit: str) -> str:
     return f"Correct and proven to stay so, as a share of all test samples: {', '.join(shares)} (l2 distance, {unit})."
 
 
-def _attack(result: dict[str, Any]) -> str:
+def _attack(result: dict[str, Any], certified: bool) -> str:
     name = ATTACK_NAMES.get(result["attack"], result["attack"])
     rows = result["at"].items()
     shares = [
         f"{percent(row['robust_accuracy'])} of {row['samples']} samples at {eps} (95 % interval "
-        f"{percent(row['interval'][0])} to {percent(row['interval'][1])}; proven: {percent(row['certified_accuracy'])})"
+        f"{percent(row['interval'][0])} to {percent(row['interval'][1])}"
+        + (f"; proven: {percent(row['certified_accuracy'])})" if certified else ")")
         for eps, row in rows
     ]
     return f"{name} left correct {', '.join(shares)}."
 
 
 def _training(metrics: dict[str, Any]) -> str:
+    if not has_certificate(metrics):
+        return f"It was trained for {metrics['phase1_epochs']} epochs without a Lipschitz constraint."
     constant = f"L = {metrics['lipschitz_constant']:.4g}"
     epochs = metrics.get("phase1_epochs")
     if metrics.get("settled") is None:

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from lipscale import world
-from lipscale.config import Settings, planned_epochs
+from lipscale.attacks.ball import Box
+from lipscale.config import CONSTRAINED, Settings, planned_epochs
 from lipscale.data import Samples, as_input
 from lipscale.data.batches import epoch_batches
 from lipscale.errors import DivergedError, StoppedError
@@ -26,9 +27,9 @@ from lipscale.feedback import (
     is_degenerate,
 )
 from lipscale.lipschitz import get_lipschitz, set_lipschitz
-from lipscale.losses import offset_cross_entropy
 from lipscale.mode import evaluation_mode, predict_logits
 from lipscale.temperature import Temperature, fit_temperature, measure_temperature
+from lipscale.training.methods import method_of
 from lipscale.training.optimizer import LEFT_FOR_PHASE_TWO, WARM_UP, PlannedAdamW, new_optimizer, planned_share
 
 log = logging.getLogger("lipscale")
@@ -46,7 +47,7 @@ class Epoch:
     epoch: int  # within the phase, from 1
     loss: float  # mean training loss
     train_accuracy: float  # of the network as it trained
-    lipschitz: float  # L after the epoch's update
+    lipschitz: float | None  # L after the epoch's update; none in an unconstrained network
     temperature: float | None  # T* that moved it; none where there is no feedback
     temperature_error: float | None  # the standard error of log T*
     calibration_accuracy: float | None
@@ -68,19 +69,22 @@ class ListTraining:
         *,
         augmentation: str = "none",
         class_weights: Tensor | None = None,
+        box: Box | None = None,
         on_epoch: Callable[[Epoch], None] = lambda epoch: None,
     ) -> None:
         self.net, self.train, self.calibration, self.settings = net, train, calibration, settings
         self.augmentation, self.on_epoch, self.class_weights = augmentation, on_epoch, class_weights
         self.should_stop: Callable[[], bool] = lambda: False  # asked after every batch
         self.partial: dict[str, Any] | None = None  # of an epoch that was stopped: its batches and sums so far
+        self.method = method_of(settings, box=box)
         self._compiled = torch.compile(net) if settings.compile else net
         self.optimizer = new_optimizer(net, settings)
         self.most_epochs, self.finishing_epochs = planned_epochs(settings)
         self.phase1_epochs = self.phase2_epochs = 0
         self.seconds = 0.0
         self._named: set[float] = set()
-        set_lipschitz(net, settings.lipschitz)
+        if self._is_constrained:
+            set_lipschitz(net, settings.lipschitz)
         # without a calibration set there is nothing to steer by: the same loop, at a fixed L
         self.feedback: Feedback | None = None
         if calibration is not None:
@@ -89,7 +93,7 @@ class ListTraining:
     def run(self) -> None:
         """Both phases, from wherever the state stands; the network ends in evaluation mode, ready to ship."""
         self.phase_one()
-        if self.calibration is not None:
+        if self.calibration is not None and not self.settings.phase1_only:
             self.phase_two(self.train.join(self.calibration))
 
     def phase_one(self) -> None:
@@ -157,7 +161,7 @@ class ListTraining:
                     epoch=number,
                     loss=loss,
                     train_accuracy=train_accuracy,
-                    lipschitz=get_lipschitz(self.net),
+                    lipschitz=get_lipschitz(self.net) if self._is_constrained else None,
                     temperature=measured.get("temperature"),
                     temperature_error=measured.get("temperature_error"),
                     calibration_accuracy=measured.get("calibration_accuracy"),
@@ -175,9 +179,9 @@ class ListTraining:
         for number, (inputs, labels) in enumerate(batches, 1):
             if number <= done:
                 continue
-            logits = self._forward(inputs)
-            weights = {} if self.class_weights is None else {"weights": self.class_weights}
-            loss = offset_cross_entropy(logits, labels, offset=self.settings.offset, **weights)
+            chance = world.generator(self.settings.seed, "method", self.phase1_epochs, number)
+            logits = self._forward(self.method.transform(self.net, inputs, labels, chance))
+            loss = self.method.loss(logits, labels, weights=self.class_weights)
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()
             world.average_gradients(self.net.parameters())
@@ -260,6 +264,10 @@ class ListTraining:
             seed=self.settings.seed,
             stream=(purpose, phase, number),
         )
+
+    @property
+    def _is_constrained(self) -> bool:
+        return self.settings.method in CONSTRAINED
 
     @property
     def _batch_size(self) -> int:

@@ -7,10 +7,12 @@ import torch
 from schedulefree import AdamWScheduleFree
 from torch import nn
 
-from lipscale.config import Settings
+from lipscale.config import CONSTRAINED, Settings
 
 # relative to the size of a weight for the plan, absolute for ScheduleFree
 DEFAULT_LEARNING_RATE = {"planned": 0.2, "schedulefree": 1e-3}
+# of an unconstrained network, absolute for both
+UNCONSTRAINED_LEARNING_RATE = {"planned": 2e-3, "schedulefree": 1e-3}
 WARM_UP = 0.05  # of the plan
 # of the learning rate, for Phase II: there L is frozen, and a network that still learned would become under-confident
 LEFT_FOR_PHASE_TWO = 0.03
@@ -19,17 +21,25 @@ BIAS_SIZE = 0.1
 
 
 class PlannedAdamW(torch.optim.AdamW):
-    """AdamW whose steps are relative to the size of each weight, at a share of the learning rate that a plan sets.
+    """AdamW at a share of the learning rate that a plan sets, with steps that are relative to the size of each weight.
 
     An orthogonal layer sees only the direction of its weight, so what counts is how far a step turns it: the learning
     rate of each weight is multiplied by its root mean square at the start. One value then serves all widths.
+    Without `relative` it is plain AdamW, for ordinary layers, which see the size of a weight too.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], *, learning_rate: float, weight_decay: float) -> None:
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        *,
+        learning_rate: float,
+        weight_decay: float,
+        relative: bool = True,
+    ) -> None:
         groups: list[dict[str, Any]] = [
             {
                 "params": [p],
-                "rate": learning_rate * (_size(p) if p.ndim > 1 else BIAS_SIZE),
+                "rate": learning_rate * (1.0 if not relative else _size(p) if p.ndim > 1 else BIAS_SIZE),
                 "train_mode": False,  # it has no second set of weights, in the words of ScheduleFree
             }
             for p in parameters
@@ -53,12 +63,19 @@ def planned_share(done: float, total: float, *, warm_up: float = 0.0, left: floa
     return min(1.0, done / warm_up if warm_up else 1.0) * max(0.0, 1 - (1 - left) * done / total)
 
 
+def default_learning_rate(settings: Settings) -> float:
+    """What serves the optimizer and the kind of network that the settings name."""
+    rates = DEFAULT_LEARNING_RATE if settings.method in CONSTRAINED else UNCONSTRAINED_LEARNING_RATE
+    return rates[settings.optimizer]
+
+
 def new_optimizer(net: nn.Module, settings: Settings) -> Any:
     """The optimizer that the settings name, for the network's trainable parameters."""
     trainable = [p for p in net.parameters() if p.requires_grad]
-    rate = settings.learning_rate or DEFAULT_LEARNING_RATE[settings.optimizer]
+    rate = settings.learning_rate or default_learning_rate(settings)
     if settings.optimizer == "planned":
-        return PlannedAdamW(trainable, learning_rate=rate, weight_decay=settings.weight_decay)
+        relative = settings.method in CONSTRAINED
+        return PlannedAdamW(trainable, learning_rate=rate, weight_decay=settings.weight_decay, relative=relative)
     return AdamWScheduleFree(
         trainable, lr=rate, weight_decay=settings.weight_decay, warmup_steps=settings.warmup_steps or 0
     )

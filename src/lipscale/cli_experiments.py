@@ -1,0 +1,180 @@
+"""The commands that make many runs: reproduce | sweep."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lipscale.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lipscale.experiments.plan import Planned
+    from lipscale.experiments.pool import Outcome
+
+Jobs = Annotated[
+    int | None, typer.Option(min=1, help="Runs at a time; default one a core, or one where there is a GPU.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="List the runs and what they will cost, and make none.")]
+DataDir = Annotated[
+    Path | None, typer.Option(help="Where data sets lie; else $LIPSCALE_DATA and the system's folders.")
+]
+Out = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where runs and results go.")]
+
+
+def reproduce(
+    items: Annotated[list[str], typer.Argument(metavar="ITEM...", help="table1, table2, figures, claims or all.")],
+    profile: Annotated[
+        str, typer.Option(metavar="mini|paper", help="How large: a laptop's scale, or the paper's.")
+    ] = "mini",
+    out: Out = None,
+    jobs: Jobs = None,
+    data_dir: DataDir = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Make the paper's tables and figures again, with a verdict on every claim.
+
+    The profile `mini` trains small networks on digits and on subsets of CIFAR-10 and Fashion-MNIST, for two CPU cores;
+    `paper` is the paper's own scale, for a GPU and much patience. Runs are shared between items, made in parallel and
+    kept: the same command goes on where it was stopped, and does nothing twice.
+
+        lipscale reproduce all --dry-run
+
+        lipscale reproduce table1
+
+        lipscale reproduce claims --profile mini --jobs 2
+
+    Tables are written as Markdown, LaTeX and CSV, figures as PNG and PDF, and RESULTS.md shows them all.
+    """
+    from lipscale.experiments import reproduce as paper
+    from lipscale.experiments.profiles import profile_of
+    from lipscale.experiments.results import Results
+
+    chosen, scale = paper.items_of(items), profile_of(profile)
+    out = out or Path("reproduction") / profile
+    plan = paper.plan_of(chosen, scale)
+    outcome = _carry_out(plan, out, jobs=jobs, data_dir=data_dir, dry_run=dry_run)
+    if outcome is None:
+        return
+    # what other items have left here is shown too
+    results = Results(out / "runs", paper.plan_of(list(paper.ROWS), scale))
+    paper.write(chosen, scale, results, out)
+    typer.echo(f"Results: {out / 'RESULTS.md'}")
+    _say_what_failed(outcome)
+
+
+def sweep(
+    grid: Annotated[Path, typer.Argument(metavar="GRID.yaml", help="The grid; see below.")],
+    out: Out = None,
+    jobs: Jobs = None,
+    data_dir: DataDir = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Train a grid of methods, offsets, constants and seeds, and compare them in a table and a figure.
+
+    The grid is a YAML file (offsets apply to list and fixed, constants to fixed; the attack is optional):
+
+        settings: {data: fashion-mnist, limit: 5000, model: mlp}
+
+        methods: [list, fixed, standard]
+
+        offsets: [0, 1, 3]
+
+        constants: [1, 4, 16]
+
+        seeds: [0, 1, 2]
+
+        attack: {name: pgd, epsilon: 0.5, samples: 200}
+
+    The same command goes on where it was stopped, and does nothing twice.
+    """
+    from lipscale.experiments import sweep as sweeps
+    from lipscale.experiments.plan import shared
+    from lipscale.experiments.results import Results
+
+    rows = sweeps.rows_of(sweeps.read_grid(grid))
+    out = out or Path("sweeps") / grid.stem
+    plan = shared(run for row in rows for run in row.runs)
+    outcome = _carry_out(plan, out, jobs=jobs, data_dir=data_dir, dry_run=dry_run)
+    if outcome is None:
+        return
+    for path in sweeps.write(rows, Results(out / "runs", plan), out):
+        typer.echo(str(path))
+    _say_what_failed(outcome)
+
+
+def _carry_out(
+    plan: "Sequence[Planned]", out: Path, *, jobs: int | None, data_dir: Path | None, dry_run: bool
+) -> "Outcome | None":
+    """Check that the plan can be carried out, then do it behind a progress display; none after a dry run."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from lipscale.experiments.cost import estimate, require_memory
+    from lipscale.experiments.plan import describe
+    from lipscale.experiments.pool import carry_out, default_jobs, finished
+    from lipscale.experiments.reproduce import require_data
+    from lipscale.experiments.results import read_result
+    from lipscale.progress import PlanProgress
+    from lipscale.stopping import StopRequest, polite_stop
+
+    runs = out / "runs"
+    data_dir = data_dir.expanduser().resolve() if data_dir else None
+    require_data(plan, data_dir)
+    jobs = jobs or default_jobs(plan)
+    done = {run.digest for run in plan if finished(runs, run)}
+    if dry_run:
+        table = Table("run", "epochs", "state", "estimate", box=None, padding=(0, 2, 0, 0))
+        total = 0.0
+        for run in plan:
+            cost = estimate(run.settings, data_dir=data_dir)
+            total += 0 if run.digest in done else cost.seconds
+            state = "done" if run.digest in done else "to do"
+            table.add_row(describe(run.settings), str(run.settings.epochs), state, _duration(cost.seconds))
+        Console().print(table)
+        left = len(plan) - len(done)
+        typer.echo(
+            f"{len(plan)} runs, {left} to do: about {_duration(total / jobs)} on this machine, {jobs} at a time."
+        )
+        return None
+    for run in plan:
+        if run.digest not in done:
+            require_memory(run.settings, data_dir=data_dir, copies=jobs)
+    out.mkdir(parents=True, exist_ok=True)
+    stop = StopRequest()
+    with (
+        PlanProgress(len(plan), done=len(done)) as progress,
+        polite_stop(stop, lambda line: typer.echo(line, err=True)),
+    ):
+
+        def on_end(run: "Planned", how: str) -> None:
+            result = None if how else read_result(runs, run)
+            progress(f"{describe(run.settings)}: {how or _in_short(result.metrics if result else {})}")
+
+        outcome = carry_out(plan, runs, jobs=jobs, data_dir=data_dir, on_end=on_end, should_stop=stop)
+    if outcome.stopped:
+        typer.echo("Stopped. What is finished is kept: the same command goes on.", err=True)
+        raise typer.Exit(stop.exit_code)
+    return outcome
+
+
+def _say_what_failed(outcome: "Outcome") -> None:
+    if not outcome.failed:
+        return
+    for run, why in outcome.failed.items():
+        typer.echo(f"failed: {run}: {why}", err=True)
+    raise UserError(
+        f"{len(outcome.failed)} runs have failed; the results are without them. The same command tries again"
+    )
+
+
+def _in_short(metrics: dict[str, float]) -> str:
+    return (
+        f"accuracy {metrics['accuracy']:.3f}, ECE {metrics['ece']:.4f}, {metrics['seconds']:.0f} s" if metrics else ""
+    )
+
+
+def _duration(seconds: float) -> str:
+    minutes = seconds / 60
+    return f"{seconds:.0f} s" if seconds < 90 else f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"

@@ -1,0 +1,168 @@
+"""Accuracy against certified accuracy: the paper's fronts over fixed L and over xi, and those of users' own sweeps."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from lipscale.certificate import certified_accuracy
+from lipscale.experiments.profiles import CERTIFIED_AT, Profile
+from lipscale.experiments.recipes import constants_figure, lipschitz_scaling, offsets_figure
+from lipscale.experiments.results import Result, Results
+from lipscale.report.figures import Drawn
+from lipscale.report.labels import place_labels
+from lipscale.report.theme import BAD, FAINT, GOOD, colour, style
+from lipscale.report.words import ATTACK_NAMES, percent
+
+LIST_COLOUR = colour(2)
+EPSILON = "36/255"  # CERTIFIED_AT, as people know it
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point of a front: the mean of one run under several seeds."""
+
+    name: str
+    seeds: Sequence[Result]
+    star: bool = False  # LiST among fixed constants
+
+    @property
+    def accuracy(self) -> float:
+        """Mean test accuracy."""
+        return fmean(result.metrics["accuracy"] for result in self.seeds)
+
+    @property
+    def certified(self) -> float:
+        """Mean certified accuracy."""
+        return fmean(certified(result) for result in self.seeds)
+
+    @property
+    def ece(self) -> float:
+        """Mean test ECE."""
+        return fmean(result.metrics["ece"] for result in self.seeds)
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether no seed can be told from a calibrated model."""
+        return all(result.metrics["calibrated"] for result in self.seeds)
+
+
+def certified(result: Result) -> float:
+    """Certified accuracy at 36/255, from the stored radii: a user's run may report other epsilons."""
+    if not result.constrained:
+        return 0.0  # nothing is proven without a constant
+    return next(iter(certified_accuracy(result.answers.certified, [CERTIFIED_AT]).values()))
+
+
+def pareto(profile: Profile, results: Results, data: str) -> Drawn | None:
+    """The fronts over fixed L, with LiST's point on it, and over xi (Fig. 3 and its twin in App. C)."""
+    over_l = zip(profile.constants, constants_figure(profile, data), strict=True)
+    over_xi = zip(profile.offsets, offsets_figure(profile, data), strict=True)
+    constants = _points((f"L = {constant:g}", results.of(row)) for constant, row in over_l)
+    offsets = _points((f"xi = {offset:g}", results.of(row)) for offset, row in over_xi)
+    found = results.of(lipschitz_scaling(profile, 0.0, data))
+    if found:
+        constants.append(Point(f"LiST, L* = {fmean(result.constant for result in found):.3g}", found, star=True))
+    fronts = [("(a) fixed L", constants), ("(b) LiST over the offset xi", offsets)]
+    fronts = [(title, points) for title, points in fronts if points]
+    if not fronts:
+        return None
+    with style():
+        figure = Figure(figsize=(8, 4.2))
+        several = figure.subplots(1, len(fronts), squeeze=False)[0]
+        _draw_legend(figure, [point for _, points in fronts for point in points])
+        for axes, (title, points) in zip(several, fronts, strict=True):
+            axes.set_title(title)
+            draw_front(axes, points, with_ece=points is offsets)
+    words = [sentence for title, points in fronts for sentence in _describe(points, about=f"{title}: ")]
+    name = profile.sets[data]["data"]
+    return Drawn(f"pareto-{name}", f"Accuracy against certified accuracy on {data}", figure, words)
+
+
+def front(rows: Sequence[tuple[str, list[Result]]]) -> Drawn | None:
+    """Accuracy against certified accuracy of any runs, a point a label, and whether each is calibrated."""
+    points = _points(rows)
+    if not points:
+        return None
+    with style():
+        figure = Figure(figsize=(8, 5))
+        axes = figure.subplots()
+        _draw_legend(figure, points)
+        draw_front(axes, points, line=False)
+    return Drawn("front", "Accuracy against certified accuracy", figure, _describe(points))
+
+
+def draw_front(axes: Axes, points: Sequence[Point], *, with_ece: bool = False, line: bool = True) -> None:
+    """Means as labelled points, filled where every seed is calibrated, and single seeds as faint dots."""
+    joined = [(point.accuracy, point.certified) for point in points if not point.star]
+    if line:
+        axes.plot(*zip(*joined, strict=True), color=FAINT, linewidth=1, zorder=1)
+    for point in points:
+        if len(point.seeds) > 1:
+            singles = [(result.metrics["accuracy"], certified(result)) for result in point.seeds]
+            axes.plot(*zip(*singles, strict=True), ".", color=FAINT, markersize=4, zorder=2)
+        axes.plot(point.accuracy, point.certified, zorder=3, **_marker(point.star, point.calibrated))
+    axes.set(xlabel="accuracy", ylabel=f"certified accuracy at {EPSILON}")
+    axes.margins(0.16)
+    labels = [f"{point.name}\nECE {point.ece:.3f}" if with_ece else point.name for point in points]
+    place_labels(axes, [(point.accuracy, point.certified) for point in points], labels)
+
+
+def _points(rows: Iterable[tuple[str, list[Result]]]) -> list[Point]:
+    return [Point(name, seeds) for name, seeds in rows if seeds]
+
+
+def _marker(star: bool, calibrated: bool) -> dict[str, Any]:
+    """Shape, size and colours; the filling tells what the colour tells."""
+    shade = LIST_COLOUR if star else GOOD if calibrated else BAD
+    return {
+        **{"linestyle": "none", "marker": "*" if star else "o", "markersize": 14 if star else 7},
+        **{"markeredgecolor": shade, "markerfacecolor": shade if calibrated else "white", "markeredgewidth": 1.5},
+    }
+
+
+def _draw_legend(figure: Figure, points: Sequence[Point]) -> None:
+    kinds = sorted({(point.star, point.calibrated) for point in points}, key=lambda kind: (kind[0], not kind[1]))
+    verdicts = {True: "not to be told from calibrated", False: "not calibrated"}
+    handles = [
+        Line2D([], [], label=("LiST, " if star else "") + verdicts[calibrated], **_marker(star, calibrated))
+        for star, calibrated in kinds
+    ]
+    if any(len(point.seeds) > 1 for point in points):
+        handles.append(Line2D([], [], linestyle="none", marker=".", color=FAINT, label="single seeds"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=8)
+
+
+def _describe(points: Sequence[Point], *, about: str = "") -> list[str]:
+    good = [point.name for point in points if point.calibrated]
+    which = f" ({'; '.join(good)})" if good else ""
+    words = [f"{about}{len(good)} of {len(points)} points{which} cannot be told from a calibrated model in any seed."]
+    words += map(_describe_point, points)
+    steered = {result.settings.method == "list" for point in points for result in point.seeds}
+    if len(steered) > 1:
+        words.append(
+            "The limit of LiST's runs allows for the error of a T* from few calibration samples; others do not."
+        )
+    return words
+
+
+def _describe_point(point: Point) -> str:
+    some_proven = any(result.constrained for result in point.seeds)
+    proven = f"certified accuracy {percent(point.certified)} at {EPSILON}" if some_proven else "no certificate"
+    limit = fmean(result.metrics["ece_limit"] for result in point.seeds)
+    words = f"{point.name} has accuracy {percent(point.accuracy)}, {proven} and ECE {point.ece:.4f} (limit {limit:.4f})"
+    if len(point.seeds) > 1:
+        good = sum(result.metrics["calibrated"] for result in point.seeds)
+        words += f", as means of {len(point.seeds)} seeds, {good} of them calibrated"
+    else:
+        words += ", calibrated" if point.calibrated else ", not calibrated"
+    attacked = [(result.planned.attack, result.robust) for result in point.seeds]
+    left = [(attack, row["robust_accuracy"]) for attack, row in attacked if attack is not None and row is not None]
+    if left:
+        attack, mean = left[0][0], fmean(share for _, share in left)
+        words += f"; {ATTACK_NAMES[attack.name]} at {attack.epsilon:g} leaves {percent(mean)}"
+    return f"{words}."

@@ -1,0 +1,86 @@
+"""What to run: each run is known by its settings, so that tables and figures which need the same one share it."""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from lipscale.config import Settings, as_yaml
+from lipscale.config import replace as change
+from lipscale.robustness import AttackName
+
+# what decides where a run is made, not what comes out
+OF_THE_MACHINE = ("out", "data_dir", "device")
+
+
+@dataclass(frozen=True)
+class AttackBudget:
+    """What a finished run is attacked with."""
+
+    name: AttackName = "autoattack"
+    epsilon: float = 0.5
+    samples: int = 1000
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run to make: its settings, and what it takes over from another run, which then comes first.
+
+    It `takes` the epochs that the other one needed, or L' = 1 / T* from the T* that was measured on it.
+    """
+
+    settings: Settings
+    attack: AttackBudget | None = None
+    follows: "Planned | None" = None
+    takes: Literal["epochs", "lipschitz"] | None = None
+
+    @property
+    def digest(self) -> str:
+        """A short fingerprint of all that decides the run's result."""
+        machine = {name: Settings.model_fields[name].default for name in OF_THE_MACHINE}
+        text = as_yaml(change(self.settings, **machine))
+        if self.follows is not None:
+            text += f"{self.takes} of {self.follows.digest}"
+        return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+    @property
+    def name(self) -> str:
+        """The run folder's name: what people look for first, then the fingerprint."""
+        return f"{describe(self.settings, sep='-')}-{self.digest}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of a table or a point of a figure: the same run under several seeds."""
+
+    name: str
+    runs: tuple[Planned, ...]
+    group: str = ""
+
+
+def describe(settings: Settings, *, sep: str = " ") -> str:
+    """A run in a few words, such as `cifar10 list xi=3 seed=1`."""
+    parts = [settings.data.rsplit("/", 1)[-1], settings.method]
+    if settings.limit is not None:
+        parts.append(f"n={settings.limit}")
+    if settings.method == "fixed" or (settings.method == "list" and settings.lipschitz != 1):
+        parts.append(f"L={settings.lipschitz:g}")
+    if settings.offset:
+        parts.append(f"xi={settings.offset:g}")
+    return sep.join([*parts, f"seed={settings.seed}"])
+
+
+def shared(runs: Iterable[Planned]) -> list[Planned]:
+    """Each run once, attacked if any item wants it attacked, and behind the run that it follows."""
+    plan: dict[str, Planned] = {}
+
+    def add(run: Planned) -> None:
+        if run.follows is not None:
+            add(run.follows)
+        known = plan.setdefault(run.digest, run)
+        if run.attack is not None and known.attack is None:
+            plan[run.digest] = replace(known, attack=run.attack)
+
+    for run in runs:
+        add(run)
+    return list(plan.values())

@@ -1,0 +1,117 @@
+"""Two scales of the same experiments: the paper's, for a GPU, and one that two CPU cores finish."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from lipscale.errors import UserError
+from lipscale.experiments.plan import AttackBudget
+
+CERTIFIED_AT = 36 / 255
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The data, networks, budgets and seeds that the recipes are carried out with."""
+
+    name: str
+    sets: dict[str, dict[str, Any]]  # by title; the first is the main one, the first two have fronts and figures
+    shared: dict[str, Any]  # settings of every run
+    search: dict[str, Any]  # settings of LiST
+    epochs: dict[str, int]  # of each method
+    fixed_as_long_as_list: bool  # fixed L trains for the epochs that LiST took; else for its planned budget
+    seeds: dict[str, tuple[int, ...]]  # by title
+    sizes: tuple[int, ...]  # N of the low-data regimes on the main set
+    attack: AttackBudget
+    settling: dict[str, Any]  # the long run of the paper's rule that shows when its stop fires
+    constants: tuple[float, ...] = (1, 2, 4, 8, 16, 32, 64, 128)
+    offsets: tuple[float, ...] = (0, 0.5, 1, 2, 3)
+    starts: tuple[float, ...] = (0.01, 0.1, 1, 10)
+
+    @property
+    def main(self) -> str:
+        """The set of the main table."""
+        return next(iter(self.sets))
+
+    @property
+    def pair(self) -> tuple[str, ...]:
+        """The two sets of the figures."""
+        return tuple(self.sets)[:2]
+
+
+PAPER = Profile(
+    name="paper",
+    sets={
+        "CIFAR-10": {"data": "cifar10"},
+        "CIFAR-100": {"data": "cifar100"},
+        "Tiny-ImageNet": {"data": "tiny-imagenet"},
+    },
+    # Sec. 5.1 and App. E; the learning rate and the batch size are ours, the paper names none
+    shared={
+        "model": "resnet18",
+        "width": 64,
+        "optimizer": "schedulefree",
+        "batch_size": 128,
+        "centering_batches": 50,
+    },
+    search={
+        "feedback": "paper",
+        "epochs": 5000,  # a limit only: the stop fires before
+        "window": 30,
+        "tolerance": 0.001,
+        "phase2_epochs": 100,
+        "calibration_fraction": 0.1,
+    },
+    epochs={
+        "standard": 100,
+        "label-smoothing": 100,
+        "focal": 350,
+        "focal-schedule": 350,
+        "pgd-at": 200,
+        "caat": 200,
+        "fixed": 2200,
+    },
+    fixed_as_long_as_list=True,
+    seeds={"CIFAR-10": (0, 1, 2), "CIFAR-100": (0,), "Tiny-ImageNet": (0,)},
+    sizes=(50_000, 25_000, 10_000, 5_000, 1_000),
+    attack=AttackBudget(samples=10_000),
+    settling={"data": "cifar10", "epochs": 5000, "tolerance": 0.0002},
+)
+
+MINI = Profile(
+    name="mini",
+    sets={
+        "CIFAR-10 (5,000)": {"data": "cifar10", "limit": 5000, "model": "mlp", "width": 64, "augmentation": "none"},
+        "Fashion-MNIST (5,000)": {"data": "fashion-mnist", "limit": 5000, "model": "mlp", "width": 64},
+        "digits": {"data": "digits", "model": "mlp", "width": 64},
+    },
+    shared={"device": "cpu"},
+    search={"epochs": 40},
+    # in the paper's proportions, and none below what LiST gets here by less than a factor of two
+    epochs={
+        "standard": 20,
+        "label-smoothing": 20,
+        "focal": 40,
+        "focal-schedule": 40,
+        "pgd-at": 40,
+        "caat": 40,
+        "fixed": 40,
+    },
+    fixed_as_long_as_list=False,
+    seeds={"CIFAR-10 (5,000)": (0, 1, 2), "Fashion-MNIST (5,000)": (0, 1, 2), "digits": (0, 1, 2)},
+    sizes=(5000, 2500, 1000, 500, 250),
+    attack=AttackBudget(samples=200),
+    constants=(0.25, 0.5, *PAPER.constants),  # small networks on little data are calibrated near L = 1
+    settling={
+        **{"data": "fashion-mnist", "limit": 2000, "model": "mlp", "width": 64},
+        **{"optimizer": "schedulefree", "epochs": 2000, "tolerance": 0.0001},
+    },
+)
+
+PROFILES = {profile.name: profile for profile in (MINI, PAPER)}
+
+
+def profile_of(name: str) -> Profile:
+    """A profile by name."""
+    if name not in PROFILES:
+        raise UserError(f"--profile: expected {' or '.join(PROFILES)}, got {name!r}")
+    return PROFILES[name]

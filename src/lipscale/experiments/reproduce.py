@@ -1,0 +1,168 @@
+"""The paper's tables, figures and claims: which runs each needs, and how they are written down."""
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, fields
+from pathlib import Path
+
+from lipscale.attacks import require_autoattack
+from lipscale.data import READERS, find_folder
+from lipscale.errors import UserError
+from lipscale.experiments import published, recipes
+from lipscale.experiments.claims import Verdict, decide_claims
+from lipscale.experiments.figures import draw_figures
+from lipscale.experiments.plan import Planned, Row, shared
+from lipscale.experiments.profiles import CERTIFIED_AT, Profile
+from lipscale.experiments.results import Result, Results
+from lipscale.experiments.tables import Column, Table, as_csv, as_latex, as_markdown, make_table, ranked
+from lipscale.report.page import save_figure
+from lipscale.training.checkpoint import write_atomically
+
+ROWS: dict[str, Callable[[Profile], list[Row]]] = {
+    "table1": recipes.main_table,
+    "table2": lambda profile: [*recipes.low_data_table(profile), *recipes.phase_table(profile)],
+    "figures": recipes.figure_rows,
+    "claims": recipes.all_rows,
+}
+ITEMS = (*ROWS, "all")
+
+
+def robust_accuracy(result: Result) -> float | None:
+    """What the planned attack left."""
+    return None if result.robust is None else float(result.robust["robust_accuracy"])
+
+
+CALIBRATED = Column("Calibrated", lambda r: float(r.metrics["calibrated"]), shown="count")
+MEASURED = (
+    Column("Clean acc.", lambda r: r.metrics["accuracy"], "higher"),
+    Column("ECE", lambda r: r.metrics["ece"], "lower"),
+    Column("ESCE", lambda r: r.metrics["esce"], "zero"),
+    Column("AA acc. (0.5)", robust_accuracy, "higher"),
+    Column("CRA (36/255)", lambda r: r.certified(CERTIFIED_AT) if r.constrained else None, "higher"),
+)
+CONSTANT = Column("L", lambda r: r.constant if r.constrained else None, shown="number")
+
+
+def items_of(names: Sequence[str]) -> list[str]:
+    """The items by name; `all` is every one."""
+    for name in names:
+        if name not in ITEMS:
+            raise UserError(f"unknown item {name!r}; known: {', '.join(ITEMS)}")
+    return list(ROWS) if "all" in names else [name for name in ROWS if name in names]
+
+
+def plan_of(items: Sequence[str], profile: Profile) -> list[Planned]:
+    """The runs that the items need, each once."""
+    return shared(run for item in items for row in ROWS[item](profile) for run in row.runs)
+
+
+def require_data(plan: Sequence[Planned], data_dir: Path | None) -> None:
+    """Say what is missing before any run starts, and how to get it."""
+    missing = {run.settings.data for run in plan if run.settings.data in READERS}
+    missing = {name for name in missing if find_folder(name, data_dir) is None}
+    if missing:
+        how = "; ".join(f"{name}: {READERS[name].get}" for name in sorted(missing))
+        raise UserError(f"{' and '.join(sorted(missing))} {'is' if len(missing) == 1 else 'are'} not here. Get {how}")
+    if any(run.attack is not None and run.attack.name == "autoattack" for run in plan):
+        require_autoattack((3, 32, 32))
+
+
+def main_table(profile: Profile, results: Results) -> Table:
+    """Tab. 1."""
+    rows = [(row.group, row.name, results.of(row)) for row in recipes.main_table(profile)]
+    return ranked(make_table(f"Methods on {profile.main}", "Method", (*MEASURED, CALIBRATED, CONSTANT), rows))
+
+
+def low_data_table(profile: Profile, results: Results) -> Table:
+    """Tab. 2, top."""
+    rows = [("", row.name, results.of(row)) for row in recipes.low_data_table(profile)]
+    return make_table(f"LiST on less of {profile.main}", "Setting", (CONSTANT, *MEASURED, CALIBRATED), rows)
+
+
+def phase_table(profile: Profile, results: Results) -> Table:
+    """Tab. 2, bottom."""
+    rows = [(row.group, row.name, results.of(row)) for row in recipes.phase_table(profile)]
+    table = make_table("LiST after Phase I and after Phase II", "Set, phase", (CONSTANT, *MEASURED, CALIBRATED), rows)
+    return ranked(table, within_blocks=True)
+
+
+def beside_the_paper(profile: Profile, results: Results) -> str:
+    """Our means beside the paper's numbers, row by row, as Markdown."""
+    lines = ["| row | accuracy | ECE | ESCE | AA 0.5 | CRA 36/255 | L |", "|---|---|---|---|---|---|---|"]
+    named: list[tuple[str, Row, published.Published | None]] = [
+        (row.name, row, published.MAIN_TABLE.get(row.name)) for row in recipes.main_table(profile)
+    ]
+    low = zip(profile.sizes, recipes.low_data_table(profile), published.LOW_DATA.items(), strict=True)
+    named += [(f"N = {size} (paper: {theirs})", row, values) for size, row, (theirs, values) in low]
+    pairs = zip(
+        [row for data in profile.sets for row in recipes.phases(profile, data)[:2]],
+        published.PHASES.items(),
+        strict=True,
+    )
+    named += [(f"{row.group} {row.name} (paper: {' '.join(key)})", row, values) for row, (key, values) in pairs]
+    columns = (*MEASURED, CONSTANT)
+    for name, row, values in named:
+        (line,) = make_table("", "", columns, [("", name, results.of(row))]).lines
+        ours = ["n/a" if cell is None else f"{cell.mean:.2f}" for cell in line.cells]
+        theirs = ["" if value is None else f"{value:g}" for value in (values or (None,) * len(columns))]
+        lines.append(
+            f"| {name} | " + " | ".join(f"{a} ({b or 'n/a'})" for a, b in zip(ours, theirs, strict=True)) + " |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def claims_as_markdown(verdicts: Sequence[Verdict]) -> str:
+    """The claims as a table to read."""
+    lines = ["| claim | paper | data | verdict | test | figures |", "|---|---|---|---|---|---|"]
+    for v in verdicts:
+        cells = (v.claim, v.place, v.data, f"**{v.verdict}**", v.test, v.figures)
+        lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def claims_as_csv(verdicts: Sequence[Verdict]) -> str:
+    """The claims for further use."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([field.name for field in fields(Verdict)])
+    writer.writerows(astuple(verdict) for verdict in verdicts)
+    return out.getvalue()
+
+
+def write(items: Sequence[str], profile: Profile, results: Results, out: Path) -> list[Path]:
+    """Write what the items are made of, and RESULTS.md, which shows it all."""
+    page = [f"# Results of the profile `{profile.name}`\n", f"{len(results)} finished runs.\n"]
+    written: list[Path] = []
+
+    def put(name: str, text: str | bytes) -> None:
+        write_atomically(out / name, text.encode() if isinstance(text, str) else text)
+        written.append(out / name)
+
+    def put_table(name: str, table: Table) -> None:
+        for suffix, form in ((".md", as_markdown), (".tex", as_latex), (".csv", as_csv)):
+            put(f"{name}{suffix}", form(table))
+        page.append(f"## {table.title}\n\n{as_markdown(table)}")
+
+    out.mkdir(parents=True, exist_ok=True)
+    if "table1" in items:
+        put_table("table1", main_table(profile, results))
+    if "table2" in items:
+        put_table("table2-low-data", low_data_table(profile, results))
+        put_table("table2-phases", phase_table(profile, results))
+    if "table1" in items and "table2" in items:
+        beside = beside_the_paper(profile, results)
+        put("beside-the-paper.md", beside)
+        page.append(f"## Beside the paper\n\nOurs, and in brackets the paper's, in per cent.\n\n{beside}")
+    if "figures" in items:
+        page.append("## Figures\n")
+        for drawn in draw_figures(profile, results):
+            written += save_figure(drawn, out / "figures")
+            page.append(f"![{drawn.title}](figures/{drawn.name}.png)\n\n" + "\n".join(drawn.words) + "\n")
+    if "claims" in items:
+        verdicts = decide_claims(profile, results)
+        put("claims.md", claims_as_markdown(verdicts))
+        put("claims.csv", claims_as_csv(verdicts))
+        page.append(f"## Claims\n\n{claims_as_markdown(verdicts)}")
+    put("RESULTS.md", "\n".join(page))
+    return written

@@ -1,0 +1,89 @@
+"""What finished runs tell, read from their folders; what is half-written counts as not there."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lipscale.certificate import epsilon_names
+from lipscale.config import Settings
+from lipscale.errors import UserError
+from lipscale.experiments.plan import Planned, Row, describe
+from lipscale.report.facts import Answers, Facts, read_facts
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run."""
+
+    planned: Planned
+    facts: Facts
+
+    @property
+    def settings(self) -> Settings:
+        """The settings, with every `auto` decided."""
+        return self.facts.settings
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """What was measured on the test set, as in metrics.json."""
+        return self.facts.metrics
+
+    @property
+    def answers(self) -> Answers:
+        """Logits, labels and radii of the test set."""
+        assert self.facts.answers is not None
+        return self.facts.answers
+
+    @property
+    def constrained(self) -> bool:
+        """Whether the network has a Lipschitz constant, and so a certificate."""
+        return self.metrics["lipschitz_constant"] is not None
+
+    @property
+    def constant(self) -> float:
+        """L."""
+        return float(self.metrics["lipschitz_constant"])
+
+    @property
+    def epochs(self) -> int:
+        """The epochs that it took, of both phases."""
+        return int(self.metrics["phase1_epochs"] + self.metrics["phase2_epochs"])
+
+    def certified(self, epsilon: float) -> float:
+        """Certified robust accuracy, CRA."""
+        return float(self.metrics["certified_accuracy"][epsilon_names([epsilon])[0]])
+
+    @property
+    def robust(self) -> dict[str, Any] | None:
+        """What the planned attack left (robust_accuracy, interval, samples), if it was made on enough samples."""
+        attack = self.planned.attack
+        if attack is None:
+            return None
+        row = self.facts.robustness.get(attack.name, {}).get("at", {}).get(epsilon_names([attack.epsilon])[0])
+        enough = row is not None and row["samples"] >= min(attack.samples, self.metrics["test_size"])
+        return row if enough else None
+
+
+class Results:
+    """The finished runs of a plan."""
+
+    def __init__(self, folder: Path, planned: Iterable[Planned]) -> None:
+        found = {run.digest: read_result(folder, run) for run in planned}
+        self._found = {digest: result for digest, result in found.items() if result is not None}
+
+    def of(self, row: Row) -> list[Result]:
+        """The finished runs of a row, one a seed."""
+        return [self._found[run.digest] for run in row.runs if run.digest in self._found]
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+
+def read_result(folder: Path, run: Planned) -> Result | None:
+    """A planned run's result, or none where it is not finished, or damaged."""
+    try:
+        facts = read_facts(folder / run.name, describe(run.settings), with_samples=False)
+    except UserError:
+        return None
+    return Result(run, facts) if facts.answers is not None and facts.history else None

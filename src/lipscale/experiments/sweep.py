@@ -1,0 +1,98 @@
+"""A user's own grid, methods x offsets x constants x seeds, from a YAML file."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from lipscale.config import LONGEST_FILE, Positive, make_settings
+from lipscale.errors import UserError
+from lipscale.experiments.figures import front
+from lipscale.experiments.plan import AttackBudget, Planned, Row
+from lipscale.experiments.reproduce import CALIBRATED, CONSTANT, MEASURED
+from lipscale.experiments.results import Results
+from lipscale.experiments.tables import as_csv, as_latex, as_markdown, make_table, ranked
+from lipscale.report.page import save_figure
+from lipscale.robustness import AttackName
+from lipscale.training.checkpoint import write_atomically
+
+
+class _Attack(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    name: AttackName = "pgd"
+    epsilon: Positive = 0.5
+    samples: int = Field(200, ge=1)
+
+
+class Grid(BaseModel):
+    """What to sweep over: offsets apply to list and fixed, constants to fixed alone."""
+
+    model_config = ConfigDict(extra="forbid")
+    settings: dict[str, Any] = {}  # of every run, as in a settings file
+    methods: tuple[str, ...] = Field(("list",), min_length=1)
+    offsets: tuple[Annotated[float, Field(ge=0)], ...] = Field((0.0,), min_length=1)
+    constants: tuple[Positive, ...] = Field((1.0,), min_length=1)
+    seeds: tuple[int, ...] = Field((0,), min_length=1)
+    attack: _Attack | None = None
+
+
+def read_grid(path: Path) -> Grid:
+    """The grid in a YAML file; what is wrong with it is named."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(LONGEST_FILE + 1)
+        if len(raw) > LONGEST_FILE:
+            raise UserError(f"{path} is no grid: it is longer than {LONGEST_FILE} bytes")
+        text = raw.decode()
+        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
+            raise UserError(f"{path}: aliases (*name) are not taken here; write the values out")
+        return Grid.model_validate(yaml.safe_load(text) or {})
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the grid {path}: {error}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "the file"
+        raise UserError(f"{path}: {place}: {first['msg']}; known: {', '.join(Grid.model_fields)}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{path} is no valid YAML: {' '.join(str(error).split())}") from error
+
+
+def rows_of(grid: Grid) -> list[Row]:
+    """A row for each method and value that it has, a run for each seed."""
+    attack = None if grid.attack is None else AttackBudget(grid.attack.name, grid.attack.epsilon, grid.attack.samples)
+    rows = []
+    for method in dict.fromkeys(grid.methods):
+        constants = grid.constants if method == "fixed" else (None,)
+        offsets = grid.offsets if method in ("list", "fixed") else (None,)
+        for constant in constants:
+            for offset in offsets:
+                values: dict[str, Any] = {**grid.settings, "method": method}
+                values |= {} if constant is None else {"lipschitz": constant}
+                values |= {} if offset is None else {"offset": offset}
+                name = " ".join(
+                    [method]
+                    + ([f"L = {constant:g}"] if constant is not None else [])
+                    + ([f"xi = {offset:g}"] if offset is not None else [])
+                )
+                runs = (Planned(make_settings({**values, "seed": seed}), attack) for seed in dict.fromkeys(grid.seeds))
+                rows.append(Row(name, tuple(runs)))
+    return rows
+
+
+def write(rows: list[Row], results: Results, out: Path) -> list[Path]:
+    """The table in three formats, and the accuracy-robustness front."""
+    columns = [
+        column
+        for column in (*MEASURED, CALIBRATED, CONSTANT)
+        if any(column.value(result) is not None for row in rows for result in results.of(row))
+    ]
+    table = ranked(make_table("Sweep", "Run", columns, [("", row.name, results.of(row)) for row in rows]))
+    written = []
+    for suffix, form in ((".md", as_markdown), (".tex", as_latex), (".csv", as_csv)):
+        written.append(out / f"table{suffix}")
+        write_atomically(written[-1], form(table).encode())
+    drawn = front([(row.name, results.of(row)) for row in rows if results.of(row)])
+    return [*written, *(save_figure(drawn, out) if drawn is not None else [])]

@@ -1,0 +1,97 @@
+"""What tells the methods apart: the loss, and what becomes of a batch before the network learns from it.
+
+Everything else, Algorithm 1 with or without its feedback, is one loop for all of them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from lipscale.attacks import confidence_attack, worst_points
+from lipscale.attacks.ball import Box
+from lipscale.config import Settings
+from lipscale.losses import focal_loss, offset_cross_entropy, scheduled_focal_loss, smoothed_cross_entropy
+from lipscale.mode import evaluation_mode
+
+
+class Loss(Protocol):
+    """Logits (B, C) and labels (B,) to a mean; `weights` (C,) let some classes count more."""
+
+    def __call__(self, logits: Tensor, labels: Tensor, *, weights: Tensor | None = None) -> Tensor:  # noqa: D102
+        ...
+
+
+# the network, a batch and its labels, and a random stream, to the batch that is learned from
+Transform = Callable[[nn.Module, Tensor, Tensor, torch.Generator], Tensor]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to train: the loss, and the batch that it is taken on."""
+
+    loss: Loss
+    transform: Transform
+
+
+def method_of(settings: Settings, *, box: Box | None = None) -> Method:
+    """The method that the settings name; attacked inputs stay in the box."""
+    reach: dict[str, Any] = {"epsilon": settings.attack_epsilon, "steps": settings.attack_steps, "box": box}
+    methods: dict[str, Method] = {
+        "list": Method(partial(offset_cross_entropy, offset=settings.offset), as_it_is),
+        "fixed": Method(partial(offset_cross_entropy, offset=settings.offset), as_it_is),
+        "standard": Method(offset_cross_entropy, as_it_is),
+        "label-smoothing": Method(partial(smoothed_cross_entropy, smoothing=settings.smoothing), as_it_is),
+        "focal": Method(partial(focal_loss, gamma=settings.focal_gamma), as_it_is),
+        "focal-schedule": Method(scheduled_focal_loss, as_it_is),
+        "pgd-at": Method(offset_cross_entropy, partial(adversarial_batch, **reach)),
+        "caat": Method(offset_cross_entropy, partial(miscalibrated_batch, **reach)),
+    }
+    return methods[settings.method]
+
+
+def as_it_is(net: nn.Module, inputs: Tensor, labels: Tensor, generator: torch.Generator) -> Tensor:
+    """The batch itself."""
+    return inputs
+
+
+def adversarial_batch(
+    net: nn.Module,
+    inputs: Tensor,
+    labels: Tensor,
+    generator: torch.Generator,
+    *,
+    epsilon: float,
+    steps: int,
+    box: Box | None,
+) -> Tensor:
+    """Adversarial training (Madry et al., 2018): each input is moved, by PGD, to where its loss is large.
+
+    The attack sees the weights that train, in evaluation mode: the statistics of batch normalisation stay untouched.
+    """
+    with evaluation_mode(net):
+        return worst_points(net, inputs, labels, epsilon=epsilon, steps=steps, box=box, generator=generator)
+
+
+def miscalibrated_batch(
+    net: nn.Module,
+    inputs: Tensor,
+    labels: Tensor,
+    generator: torch.Generator,
+    *,
+    epsilon: float,
+    steps: int,
+    box: Box | None,
+) -> Tensor:
+    """Calibration attack adversarial training, CAAT (Obadinma et al., 2024): learn from attacks on the confidence.
+
+    A coin decides for each sample whether it is made over-confident or under-confident; either way the network's
+    answer stays what it was. The labels are the true ones.
+    """
+    up = torch.rand(len(inputs), generator=generator) < 0.5
+    with evaluation_mode(net):
+        sign = torch.where(up, 1.0, -1.0).to(inputs)
+        return confidence_attack(net, inputs, sign, epsilon=epsilon, steps=steps, box=box, generator=generator)

@@ -1,0 +1,49 @@
+"""The flow is the layout: every module imports only what comes before it."""
+
+import ast
+from pathlib import Path
+
+import lipscale
+
+# as CONTRIBUTING.md has it; within a line, too, imports point to the left
+FLOW = [
+    *("errors", "config", "world", "folder_lock", "stopping"),
+    "data",
+    *("layers", "models"),
+    *("lipschitz", "bounds", "losses", "temperature", "feedback"),
+    *("mode", "export", "certificate"),
+    "attacks",
+    "training",
+    *("metrics", "evaluate", "robustness", "audit"),
+    *("attack_cache", "run_folder", "run", "predict", "experiments"),
+    "report",
+    *("show", "progress", "flags", "cli"),
+]
+
+
+def imported(path: Path) -> set[str]:
+    """The parts of lipscale that a file imports, wherever in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "lipscale":
+            parts = node.module.split(".")[1:]
+            found |= {parts[0]} if parts else {alias.name for alias in node.names}
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("lipscale.")}
+    return found
+
+
+def test_imports_point_back_along_the_flow():
+    root = Path(lipscale.__file__).parent
+    wrong = []
+    for path in sorted(root.rglob("*.py")):
+        place = path.relative_to(root).parts[0].removesuffix(".py")
+        if place == "__init__":  # it names everything
+            continue
+        assert place in FLOW, f"{place} has no place in the flow yet"
+        wrong += [
+            f"{path.relative_to(root)} imports {name}"
+            for name in imported(path) - {place}
+            if name not in FLOW[: FLOW.index(place)]
+        ]
+    assert wrong == []
