@@ -48,12 +48,18 @@ class TestSeconds:
 
     def test_what_does_not_fit_is_refused_with_a_way_out(self, monkeypatch):
         monkeypatch.setattr(cost, "available_memory", lambda: 10**8)
-        with pytest.raises(
-            UserError, match=r"about 0.\d+ GB .* 0.1 GB are free.*--batch-size than 128.*--width than 32"
-        ):
+        with pytest.raises(UserError, match=r"about 0.\d+ GB .* 0.1 GB are free.*--batch-size than 128.*--width"):
             require_memory(SMALL)
-        monkeypatch.setattr(cost, "available_memory", lambda: 10**12)
+        needed = estimate(SMALL).memory_bytes
+        monkeypatch.setattr(cost, "available_memory", lambda: needed)
         assert require_memory(SMALL) == estimate(SMALL)
+        with pytest.raises(UserError, match="2 runs like this.*give fewer runs at a time"):
+            require_memory(SMALL, copies=2)
+
+    def test_adversarial_training_pays_for_its_attacks(self):
+        settings = replace(SMALL, method="standard")
+        plain, attacked = (estimate(replace(settings, method=name)).seconds for name in ("standard", "pgd-at"))
+        assert 5 < attacked / plain < 12
 
 
 def test_a_wider_network_takes_more_memory():
@@ -63,7 +69,7 @@ def test_a_wider_network_takes_more_memory():
     )
     assert wide.state > narrow.state
     assert wide.saved.at(128) > narrow.saved.at(128)
-    assert estimate(replace(settings, width=1024)).memory_bytes > estimate(replace(settings, width=16)).memory_bytes
+    assert estimate(replace(settings, width=256)).memory_bytes > estimate(replace(settings, width=16)).memory_bytes
 
 
 def test_the_line_goes_through_both_points_and_never_below_zero():

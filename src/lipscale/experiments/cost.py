@@ -4,12 +4,13 @@ import math
 import time
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lipscale.config import Settings, planned_epochs, replace
+from lipscale.config import CONSTRAINED, Settings, planned_epochs, replace
 from lipscale.data import Preprocessing
 from lipscale.data.memory import available_memory, gigabytes
 from lipscale.errors import UserError
@@ -21,7 +22,10 @@ BATCHES = (8, 32)  # the two batch sizes that are tried; time and memory are lin
 EVALUATION_BATCH = 512
 PROCESS = 550_000_000  # bytes of Python with torch, scikit-learn and the compiled kernels
 START = 10.0  # seconds to import, read, evaluate and write
-ADVERSARIAL, ATTACK_STEPS = ("pgd-at", "caat"), 10  # methods that attack every training batch; gradient steps of that
+ADVERSARIAL = (
+    "pgd-at",
+    "caat",
+)  # methods that attack every training batch; an attack's step costs about as much as ours
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class Size:
         return (self.train + self.test) * math.prod(self.shape) * self.value_bytes
 
 
-# of the official sets, so that nothing need be read, or be there
+# of the sets as they are published, so that nothing need be read, or be there; a subset on disk costs less
 SIZES = {
     "digits": Size(1437, 360, 10, (1, 8, 8), 4),
     "mnist": Size(60000, 10000, 10, (1, 28, 28)),
@@ -87,20 +91,20 @@ class Step:
     state: int
 
 
-def estimate(settings: Settings) -> Cost:
+def estimate(settings: Settings, *, data_dir: Path | None = None) -> Cost:
     """What `lipscale train` with these settings will take here; for the limit of epochs, where it may stop before.
 
     Time is within a factor of 2 of what was measured (MLPs, a convnet and ResNet-18 of width 16, on the CPU); memory is
     rather too large than too small: 8 to 50 % above the peak of those runs.
     """
-    size = size_of(settings)
+    size = size_of(settings, data_dir=data_dir)
     train = min(size.train, settings.limit or size.train)
     calibration = round(settings.calibration_fraction * train) if settings.method == "list" else 0
     batch = min(settings.batch_size or DEFAULT_BATCH_SIZE, train - calibration)
     step = _step(_essential(settings, size), size)
 
     phase1, phase2 = planned_epochs(settings)
-    attack_steps = getattr(settings, "attack_steps", ATTACK_STEPS) if settings.method in ADVERSARIAL else 0
+    attack_steps = settings.attack_steps if settings.method in ADVERSARIAL else 0
     seconds = START
     for epochs, samples in ((phase1, train - calibration), (phase2, train)):
         steps = math.ceil(samples / batch)
@@ -114,32 +118,34 @@ def estimate(settings: Settings) -> Cost:
     return Cost(seconds, round(PROCESS + 2 * size.bytes + step.state + 2 * working))
 
 
-def require_memory(settings: Settings) -> Cost:
-    """The estimate, or an error that says what is needed, what is there and what to change."""
-    cost, free = estimate(settings), available_memory()
-    if cost.memory_bytes > free:
-        width = f" or a smaller --width than {settings.width}" if settings.width else " or a smaller --width"
+def require_memory(settings: Settings, *, data_dir: Path | None = None, copies: int = 1) -> Cost:
+    """The estimate, or an error where so many runs like this one do not fit beside each other: what to change."""
+    cost, free = estimate(settings, data_dir=data_dir), available_memory()
+    if copies * cost.memory_bytes > free:
+        what, fewer = (f"{copies} runs like this", "fewer runs at a time, ") if copies > 1 else ("this run", "")
+        needed = gigabytes(copies * cost.memory_bytes)
         raise UserError(
-            f"this run would take about {gigabytes(cost.memory_bytes)} of memory and {gigabytes(free)} are free: "
-            f"give a smaller --batch-size than {settings.batch_size or DEFAULT_BATCH_SIZE}{width}"
+            f"{what} would take about {needed} of memory and {gigabytes(free)} are free: "
+            f"give {fewer}a smaller --batch-size than {settings.batch_size or DEFAULT_BATCH_SIZE} or a smaller --width"
         )
     return cost
 
 
-def size_of(settings: Settings) -> Size:
+def size_of(settings: Settings, *, data_dir: Path | None = None) -> Size:
     """The size of a named set as it is published; other data are read."""
     if settings.data in SIZES:
         return SIZES[settings.data]
-    dataset, preprocessing = read_data(replace(settings, limit=None))
+    dataset, preprocessing = read_data(replace(settings, limit=None), data_dir=data_dir)
     per_value = dataset.train.inputs.dtype.itemsize
     return Size(len(dataset.train), len(dataset.test), len(dataset.classes), preprocessing.input_shape, per_value)
 
 
 def _essential(settings: Settings, size: Size) -> Settings:
     """What a step's cost depends on, so that runs that differ in other things share one measurement."""
-    names = ("method", "width", "depth", "layers", "padding", "optimizer", "precision")
+    names = ("width", "depth", "layers", "padding", "optimizer", "precision")
     kept = {name: getattr(settings, name) for name in names}
-    return Settings.model_validate({"model": resolve_model(settings.model, size.shape), **kept})
+    method = "fixed" if settings.method in CONSTRAINED else "standard"
+    return Settings.model_validate({"model": resolve_model(settings.model, size.shape), "method": method, **kept})
 
 
 @lru_cache
