@@ -268,6 +268,13 @@ def build_network(settings: Settings, classes: int, preprocessing: Preprocessing
         return resnet18(classes, shape[0], width, image_size=min(shape[1:]), mean=mean, parts=parts)
 
 
+def resolve_model(model: str, shape: tuple[int, ...]) -> str:
+    """The model by name; auto takes what suits the inputs."""
+    if model != "auto":
+        return model
+    return "mlp" if len(shape) == 1 or math.prod(shape[1:]) <= TINY_IMAGE else "convnet"
+
+
 def pick_device(name: str) -> torch.device:
     """The device by name; auto takes a GPU where there is one with float64, which certificates need (so not mps)."""
     if name == "auto":
@@ -311,7 +318,7 @@ def _resolve(settings: Settings, dataset: Dataset, preprocessing: Preprocessing)
     shape = preprocessing.input_shape
     changes: dict[str, Any] = {}
     if settings.model == "auto":
-        changes["model"] = "mlp" if len(shape) == 1 or math.prod(shape[1:]) <= TINY_IMAGE else "convnet"
+        changes["model"] = resolve_model(settings.model, shape)
     if settings.batch_size is None:
         held_out = round(settings.calibration_fraction * len(dataset.train)) if settings.method == "list" else 0
         changes["batch_size"] = max(1, min(DEFAULT_BATCH_SIZE, len(dataset.train) - held_out))
