@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from lipscale.config import replace
 from lipscale.experiments import figures, fronts
@@ -53,6 +54,12 @@ def results(folder):
     return found
 
 
+@pytest.fixture(scope="module")
+def drawn(results):
+    """All figures, by name."""
+    return {figure.name: figure for figure in figures.draw_figures(TINY, results)}
+
+
 def points(axes, marker=None):
     """What lines are drawn through, or single points with a marker."""
     lines = [line for line in axes.get_lines() if marker is None or line.get_marker() == marker]
@@ -70,18 +77,17 @@ def check_layout(figure: Figure):
     whole = figure.bbox
     for axes in figure.axes:
         texts = [text for text in (*axes.texts, axes.title, axes.xaxis.label, axes.yaxis.label) if text.get_text()]
-        boxes = [text.get_window_extent() for text in texts]
+        boxes = list(map(Text.get_window_extent, texts))  # without the line from a far label to its point
         for i, box in enumerate(boxes):
             assert all(whole.contains(*corner) for corner in box.corners()), texts[i]
             assert not any(box.overlaps(other) for other in boxes[:i]), texts[i]
 
 
-def test_all_figures_come_with_words_and_numbers_and_nothing_is_clipped(results):
-    drawn = figures.draw_figures(TINY, results)
-    assert [figure.name for figure in drawn] == [
+def test_all_figures_come_with_words_and_numbers_and_nothing_is_clipped(drawn):
+    assert list(drawn) == [
         *("scaling-digits", "dynamics-digits", "pareto-digits", "reliability-fixed-digits", "reliability-list")
     ]
-    for figure in drawn:
+    for figure in drawn.values():
         assert DATA in figure.title or "each data set" in figure.title
         assert figure.words
         assert re.search(r"\d\.\d", " ".join(figure.words))
@@ -89,9 +95,9 @@ def test_all_figures_come_with_words_and_numbers_and_nothing_is_clipped(results)
         check_layout(figure.figure)
 
 
-def test_scaling_draws_the_measured_errors_over_l(results):
-    drawn = figures.scaling(TINY, results, DATA)
-    left, right = drawn.figure.axes
+def test_scaling_draws_the_measured_errors_over_l(results, drawn):
+    shown = drawn["scaling-digits"]
+    left, right = shown.figure.axes
     runs = [results.of(fixed(TINY, constant, DATA))[0] for constant in TINY.constants]
     found = results.of(lipschitz_scaling(TINY, 0.0, DATA))[0]
     assert list(line_labelled(left, "ECE").get_xdata()) == [1, 8]
@@ -103,12 +109,12 @@ def test_scaling_draws_the_measured_errors_over_l(results):
     assert [label.get_text() for label in left.get_xticklabels()] == ["1", "8"]
     low, high = left.get_xlim()
     assert all(low < constant < high for constant in (1, 8, found.constant))
-    assert all(f"{run.metrics['ece']:.4f}" in drawn.words[0] for run in runs)
-    assert f"L* = {found.constant:.4g}" in drawn.words[1]
+    assert all(f"{run.metrics['ece']:.4f}" in shown.words[0] for run in runs)
+    assert f"L* = {found.constant:.4g}" in shown.words[1]
 
 
-def test_scaling_by_temperature_starts_from_the_run_and_is_least_near_the_fitted_temperature(results):
-    right = figures.scaling(TINY, results, DATA).figure.axes[1]
+def test_scaling_by_temperature_starts_from_the_run_and_is_least_near_the_fitted_temperature(results, drawn):
+    right = drawn["scaling-digits"].figure.axes[1]
     run = results.of(fixed(TINY, 1.0, DATA))[0]
     curve = dict(points(right)[1])
     assert list(line_labelled(right, "ECE").get_xdata()) == list(curve)
@@ -135,9 +141,9 @@ def test_the_grid_of_scales_is_logarithmic_and_holds_one():
     assert all(b / a == pytest.approx(2 ** (1 / figures.STEPS)) for a, b in pairwise(grid))
 
 
-def test_dynamics_draws_phase_one_of_every_start(results):
-    drawn = figures.dynamics(TINY, results, DATA)
-    left, right = drawn.figure.axes
+def test_dynamics_draws_phase_one_of_every_start(results, drawn):
+    shown = drawn["dynamics-digits"]
+    left, right = shown.figure.axes
     (inset,) = right.child_axes
     ends = []
     for start, row in zip(TINY.starts, starts_figure(TINY, DATA), strict=True):
@@ -153,12 +159,12 @@ def test_dynamics_draws_phase_one_of_every_start(results):
         ends.append(run.constant)
     assert len({line.get_color() for line in left.get_lines()}) == 2
     spread = 100 * (max(ends) - min(ends)) / (sum(ends) / 2)
-    assert f"{spread:.1f} %" in drawn.words[-1]
-    assert all(f"{end:.4g}" in drawn.words[-1] for end in ends)
+    assert f"{spread:.1f} %" in shown.words[-1]
+    assert all(f"{end:.4g}" in shown.words[-1] for end in ends)
 
 
-def test_the_inset_covers_no_curve(results):
-    right = figures.dynamics(TINY, results, DATA).figure.axes[1]
+def test_the_inset_covers_no_curve(drawn):
+    right = drawn["dynamics-digits"].figure.axes[1]
     (inset,) = right.child_axes
     right.figure.draw_without_rendering()
     box = inset.get_window_extent()
@@ -167,9 +173,9 @@ def test_the_inset_covers_no_curve(results):
         assert not any(box.contains(x, y) for x, y in path)
 
 
-def test_the_fronts_points_are_the_measured_ones_and_show_who_is_calibrated(results):
-    drawn = figures.pareto(TINY, results, DATA)
-    left, right = drawn.figure.axes
+def test_the_fronts_points_are_the_measured_ones_and_show_who_is_calibrated(results, drawn):
+    shown = drawn["pareto-digits"]
+    left, right = shown.figure.axes
     found = results.of(lipschitz_scaling(TINY, 0.0, DATA))[0]
     assert points(left, "*") == [[(found.metrics["accuracy"], found.certified(CERTIFIED_AT))]]
     for axes, rows in ((left, constants_figure(TINY, DATA)), (right, offsets_figure(TINY, DATA))):
@@ -186,13 +192,13 @@ def test_the_fronts_points_are_the_measured_ones_and_show_who_is_calibrated(resu
     ]
 
 
-def test_reliability_titles_carry_the_error(results):
-    drawn = figures.fixed_reliability(TINY, results, DATA)
+def test_reliability_titles_carry_the_error(results, drawn):
+    shown = drawn["reliability-fixed-digits"]
     errors = [results.of(row)[0].metrics["ece"] for row in constants_figure(TINY, DATA)]
-    titles = [axes.get_title() for axes in drawn.figure.axes if axes.get_title()]
+    titles = [axes.get_title() for axes in shown.figure.axes if axes.get_title()]
     assert titles == [f"L = {c:g}, ECE {e:.3f}" for c, e in zip(TINY.constants, errors, strict=True)]
-    assert drawn.words[0].startswith("L = 1: mean confidence")
-    (title,) = [axes.get_title() for axes in figures.list_reliability(TINY, results).figure.axes if axes.get_title()]
+    assert shown.words[0].startswith("L = 1: mean confidence")
+    (title,) = [axes.get_title() for axes in drawn["reliability-list"].figure.axes if axes.get_title()]
     assert title.startswith("digits, ECE 0.")
 
 
@@ -213,7 +219,7 @@ def test_without_any_run_there_is_no_figure(folder):
     assert figures.front([("a", [])]) is None
 
 
-def test_several_seeds_are_one_point_and_a_range(folder, results):
+def test_several_seeds_are_one_point_and_a_range(results):
     """Two runs that pass for seeds of one."""
     both = [results.of(row)[0] for row in constants_figure(TINY, DATA)]
     drawn = figures.front([("both", both), ("none", []), ("one", both[:1])])
@@ -240,10 +246,10 @@ def test_a_point_without_a_constant_has_no_certificate(results):
     assert "no certificate" in drawn.words[1]
 
 
-def test_robust_accuracy_is_said_where_it_is_known(folder, results, tmp_path):
+def test_robust_accuracy_is_said_where_it_is_known(folder, drawn, tmp_path):
     row = constants_figure(TINY, DATA)[0]
     name = row.runs[0].name
-    assert "PGD" not in " ".join(figures.pareto(TINY, results, DATA).words)
+    assert "PGD" not in " ".join(drawn["pareto-digits"].words)
     shutil.copytree(folder / name, tmp_path / name)
     attack_run(load(tmp_path / name), Attack(steps=3, restarts=1), samples=20)
     (run,) = Results(tmp_path, row.runs).of(row)
@@ -260,7 +266,7 @@ def test_labels_keep_off_each_other_and_off_points():
         axes.set(xlim=(0, 1), ylim=(0, 1))
         place_labels(axes, crowd, [f"label {i}" for i in range(9)])
         figure.draw_without_rendering()
-    boxes = [text.get_window_extent() for text in axes.texts]
+    boxes = list(map(Text.get_window_extent, axes.texts))
     assert len(boxes) == 9
     assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
     dots = axes.transData.transform(crowd)

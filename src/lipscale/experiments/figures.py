@@ -220,10 +220,10 @@ def _describe_start(start: float, seeds: Sequence[Result]) -> str:
     first = seeds[0]
     history = [line for line in first.facts.history if line["phase"] == 1]
     peak = relaxation_end(first.facts)
+    largest, temperature = history[peak - 1]["lipschitz"], history[-1]["temperature"]
     return (
-        f"From L0 = {start:g} (seed {first.settings.seed}) L is largest with {history[peak - 1]['lipschitz']:.4g} after "
-        f"epoch {peak} and ends at {first.constant:.4g} after epoch {len(history)}, where T* is "
-        f"{history[-1]['temperature']:.4f}."
+        f"From L0 = {start:g} (seed {first.settings.seed}) L is largest with {largest:.4g} after epoch {peak} and ends "
+        f"at {first.constant:.4g} after epoch {len(history)}, where T* is {temperature:.4f}."
     )
 
 
