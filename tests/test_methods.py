@@ -305,6 +305,9 @@ class TestRuns:
         assert "carries no certificate" in " ".join(done.stdout.split())
         answers = json.loads(lipscale("predict", folder, "--epsilon", "0.1", "--json").stdout)
         assert {(a["radius"], a["lowest"], a["highest"]) for a in answers} == {(0.0, 0.0, 1.0)}
+        shown = lipscale("predict", folder).stdout
+        assert "radius" not in shown
+        assert "carries no certificate" in shown
         done = lipscale("audit", folder, check=False)
         assert done.returncode == 2
         assert done.stderr.count("\n") == 1

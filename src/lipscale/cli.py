@@ -290,7 +290,7 @@ def predict(
     elif as_json:
         typer.echo(to_json(answers))
     else:
-        print_predictions(answers, truth)
+        print_predictions(answers, truth, certified=loaded.settings.method in CONSTRAINED)
 
 
 @app.command()

@@ -14,7 +14,7 @@ from lipscale.errors import UserError
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Names = tuple[str, ...]
 LONGEST_FILE = 1 << 20
-Method = Literal["list", "fixed", "standard", "label-smoothing", "focal", "focal-schedule", "pgd-at", "caat"]
+MethodName = Literal["list", "fixed", "standard", "label-smoothing", "focal", "focal-schedule", "pgd-at", "caat"]
 CONSTRAINED = ("list", "fixed")  # methods that hold a Lipschitz constant; the others train the unconstrained twin
 
 
@@ -75,7 +75,7 @@ class Settings(BaseModel):
     )
     padding: Literal["zeros", "circular"] = Field("zeros", description="What convolutions see beyond the border.")
 
-    method: Method = Field(
+    method: MethodName = Field(
         "list",
         description="list finds L by calibration feedback; fixed keeps --lipschitz and trains on all data. The others "
         "are baselines: an unconstrained network without a certificate.",

@@ -77,17 +77,22 @@ def print_robustness(result: dict[str, Any], unit: str) -> None:
     console.print(calibration)
 
 
-def print_predictions(answers: list[Prediction], truth: list[str]) -> None:
-    """Predictions, one a line, with the true classes where they are known."""
-    table = Table("input", "class", "probability", "certified radius", box=None, padding=(0, 2, 0, 0))
-    if answers[0].lowest is not None:
+def print_predictions(answers: list[Prediction], truth: list[str], *, certified: bool = True) -> None:
+    """Predictions, one a line, with what is certified and with the true classes where they are known."""
+    table = Table("input", "class", "probability", box=None, padding=(0, 2, 0, 0))
+    if certified:
+        table.add_column("certified radius")
+    if certified and answers[0].lowest is not None:
         table.add_column("certified range")
     if truth:
         table.add_column("truth")
     for i, answer in enumerate(answers):
-        row = [answer.source, answer.label, f"{answer.probability:.4f}", f"{answer.radius:.4f}"]
-        if answer.lowest is not None:
+        row = [answer.source, answer.label, f"{answer.probability:.4f}"]
+        if certified:
+            row.append(f"{answer.radius:.4f}")
+        if certified and answer.lowest is not None:
             row.append(f"{answer.lowest:.4f} to {answer.highest:.4f}")
         table.add_row(*row, *truth[i : i + 1])
     Console().print(table)
-    Console().print(f"Radii are l2 distances in {answers[0].unit}.")
+    radii = f"Radii are l2 distances in {answers[0].unit}."
+    Console().print(radii if certified else "The network is unconstrained and carries no certificate.")

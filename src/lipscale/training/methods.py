@@ -21,8 +21,8 @@ from lipscale.mode import evaluation_mode
 class Loss(Protocol):
     """Logits (B, C) and labels (B,) to a mean; `weights` (C,) let some classes count more."""
 
-    def __call__(self, logits: Tensor, labels: Tensor, *, weights: Tensor | None = None) -> Tensor:  # noqa: D102
-        ...
+    def __call__(self, logits: Tensor, labels: Tensor, *, weights: Tensor | None = None) -> Tensor:
+        """The mean loss of a batch."""
 
 
 # the network, a batch and its labels, and a random stream, to the batch that is learned from
