@@ -14,10 +14,10 @@ FLOW = [
     *("mode", "export", "certificate"),
     "attacks",
     "training",
-    *("metrics", "evaluate", "robustness", "audit"),
-    *("attack_cache", "run_folder", "run", "predict", "experiments"),
-    "report",
-    *("show", "progress", "flags", "cli"),
+    *("metrics", "posthoc", "evaluate", "robustness", "audit"),
+    *("attack_cache", "run_folder", "run", "predict"),
+    *("report", "experiments"),
+    *("show", "progress", "flags", "cli_experiments", "cli"),
 ]
 
 
