@@ -130,6 +130,7 @@ class _Epoch(BaseModel):
     phase: int
     lipschitz: float | None
     temperature: float | None
+    temperature_error: float | None = None
 
 
 class _Errors(BaseModel):
