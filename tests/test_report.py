@@ -14,7 +14,7 @@ from lipscale.config import Settings
 from lipscale.errors import UserError
 from lipscale.report import write_report
 from lipscale.report.facts import Answers, gather
-from lipscale.report.figures import curve, relaxation_end
+from lipscale.report.figures import curve, dynamics, relaxation_end
 from lipscale.report.page import selective
 from lipscale.report.words import verdict
 from lipscale.robustness import Attack
@@ -191,6 +191,14 @@ def test_relaxation_ends_where_l_is_largest(runs):
     (facts,) = gather([runs / "list"])
     constants = [line["lipschitz"] for line in facts.history if line["phase"] == 1]
     assert constants[relaxation_end(facts) - 1] == max(constants)
+
+
+def test_l_is_drawn_at_every_epoch_from_its_start(runs):
+    (facts,) = gather([runs / "list"])
+    drawn = dynamics([facts])
+    points = {(int(x), y) for line in drawn.figure.axes[0].lines for x, y in zip(*line.get_data(), strict=True)}
+    expected = [facts.settings.lipschitz, *(line["lipschitz"] for line in facts.history)]
+    assert points == set(enumerate(expected))
 
 
 METRICS = {
