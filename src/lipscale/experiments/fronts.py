@@ -161,7 +161,7 @@ def _describe(points: Sequence[Point], *, about: str = "") -> list[str]:
         below = sum(result.metrics["ece"] <= limit for result, limit in pairs)
         words.append(
             "LiST's limit allows for the error of a T* from few calibration samples, and other limits do not. By one "
-            f"measure for all, without that allowance, {below} of {len(pairs)} runs cannot be told from calibrated ones."
+            f"measure for all, without that allowance, {below} of {len(pairs)} runs pass for calibrated."
         )
     return words
 
