@@ -16,7 +16,7 @@ from lipscale.experiments.plan import AttackBudget, shared
 from lipscale.experiments.profiles import CERTIFIED_AT, MINI
 from lipscale.experiments.recipes import constants_figure, fixed, lipschitz_scaling, offsets_figure, starts_figure
 from lipscale.experiments.results import Results
-from lipscale.metrics import ece, esce
+from lipscale.metrics import ece, ece_limit, esce
 from lipscale.report.labels import place_labels
 from lipscale.report.theme import style
 from lipscale.robustness import Attack
@@ -190,6 +190,19 @@ def test_the_fronts_points_are_the_measured_ones_and_show_who_is_calibrated(resu
     assert [text.get_text() for text in right.texts] == [
         f"xi = {offset:g}\nECE {error:.3f}" for offset, error in zip(TINY.offsets, errors, strict=True)
     ]
+
+
+def test_the_words_hold_all_points_against_one_limit(results, drawn):
+    for method, rows in (("fixed", constants_figure(TINY, DATA)), ("list", offsets_figure(TINY, DATA))):
+        for row in rows:
+            (run,) = results.of(row)
+            plain = ece_limit(run.answers.logits, run.answers.labels)
+            assert fronts.plain_limit(run) == plain
+            # with one seed, the same simulated draws
+            assert (plain == run.metrics["ece_limit"]) is (method == "fixed")
+    one = [results.of(row)[0] for row in offsets_figure(TINY, DATA)]
+    below = sum(run.metrics["ece"] <= fronts.plain_limit(run) for run in one)
+    assert f"without that allowance, {below} of {len(one)} runs" in drawn["pareto-digits"].words[-1]
 
 
 def test_reliability_titles_carry_the_error(results, drawn):
