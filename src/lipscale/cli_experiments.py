@@ -128,7 +128,7 @@ def _carry_out(
         table = Table("run", "epochs", "state", "estimate", box=None, padding=(0, 2, 0, 0))
         total = 0.0
         for run in plan:
-            cost = estimate(run.settings, data_dir=data_dir)
+            cost = estimate(run.settings, data_dir=data_dir, attack=run.attack)
             total += 0 if run.digest in done else cost.seconds
             state = "done" if run.digest in done else "to do"
             table.add_row(describe(run.settings), str(run.settings.epochs), state, _duration(cost.seconds))

@@ -14,6 +14,8 @@ from lipscale.config import CONSTRAINED, Settings, planned_epochs, replace
 from lipscale.data import Preprocessing
 from lipscale.data.memory import available_memory, gigabytes
 from lipscale.errors import UserError
+from lipscale.experiments.plan import AttackBudget
+from lipscale.robustness import BATCH as ATTACK_BATCH
 from lipscale.run import build_network, read_data, resolve_model
 from lipscale.training.algorithm import DEFAULT_BATCH_SIZE
 from lipscale.training.optimizer import new_optimizer
@@ -23,10 +25,11 @@ EVALUATION_BATCH = 512
 PROCESS = 550_000_000  # bytes of Python with torch, scikit-learn and the compiled kernels
 ENOUGH = 0.5  # seconds of trying a batch size
 START = 10.0  # seconds to import, read, evaluate and write
-ADVERSARIAL = (
-    "pgd-at",
-    "caat",
-)  # methods that attack every training batch; an attack's step costs about as much as ours
+# methods that attack every training batch; an attack's step costs about as much as ours
+ADVERSARIAL = ("pgd-at", "caat")
+# passes of an attack, forward and backward, at most: what is broken is left alone. AutoAttack: 100 steps of APGD, as many
+# for each of nine targets, as many of FAB again, and 5,000 queries of Square, which need no backward pass
+PASSES = {"pgd": 120, "autoattack": 100 + 900 + 900 + 1700}
 
 
 @dataclass(frozen=True)
@@ -92,8 +95,8 @@ class Step:
     state: int
 
 
-def estimate(settings: Settings, *, data_dir: Path | None = None) -> Cost:
-    """What `lipscale train` with these settings will take here; for the limit of epochs, where it may stop before.
+def estimate(settings: Settings, *, data_dir: Path | None = None, attack: AttackBudget | None = None) -> Cost:
+    """What a run with these settings will take here, and its attack; for the most epochs, where it may stop before.
 
     Time is within a factor of 2 of what was measured (MLPs, a convnet and ResNet-18 of width 16, on the CPU); memory is
     rather too large than too small: 8 to 50 % above the peak of those runs.
@@ -112,6 +115,10 @@ def estimate(settings: Settings, *, data_dir: Path | None = None) -> Cost:
         measuring = min(steps, settings.centering_batches) * batch + calibration  # forward only: a third of a step
         seconds += epochs * (steps * step.seconds.at(batch) * (1 + attack_steps) + step.seconds.each * measuring / 3)
     seconds += step.seconds.each * size.test / 3
+    if attack is not None:
+        attacked = min(attack.samples, size.test)
+        batches = math.ceil(attacked / ATTACK_BATCH)
+        seconds += PASSES[attack.name] * batches * step.seconds.at(min(attacked, ATTACK_BATCH))
 
     # data are read whole, then chosen from: two copies for a moment
     evaluation = step.saved.each * EVALUATION_BATCH / 4  # without gradients only a few layers' values live at a time
