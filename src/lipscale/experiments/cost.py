@@ -27,8 +27,8 @@ ENOUGH = 0.5  # seconds of trying a batch size
 START = 10.0  # seconds to import, read, evaluate and write
 # methods that attack every training batch; an attack's step costs about as much as ours
 ADVERSARIAL = ("pgd-at", "caat")
-# passes of an attack, forward and backward, at most: what is broken is left alone. AutoAttack: 100 steps of APGD, as many
-# for each of nine targets, as many of FAB again, and 5,000 queries of Square, which need no backward pass
+# passes of an attack, forward and backward, at most: what is broken is left alone. AutoAttack: 100 steps of APGD, as
+# many for each of nine targets, as many of FAB again, and 5,000 queries of Square, which need no backward pass
 PASSES = {"pgd": 120, "autoattack": 100 + 900 + 900 + 1700}
 
 
