@@ -184,7 +184,7 @@ def test_the_fronts_points_are_the_measured_ones_and_show_who_is_calibrated(resu
             run = results.of(row)[0]
             (place,) = zip(*circle.get_data(), strict=True)
             assert place == (run.metrics["accuracy"], run.certified(CERTIFIED_AT))
-            assert (circle.get_markerfacecolor() != "white") is run.metrics["calibrated"]
+            assert (circle.get_markerfacecolor() != "white") is run.calibrated
     assert [text.get_text() for text in left.texts] == ["L = 1", "L = 8", f"LiST, L* = {found.constant:.3g}"]
     errors = [results.of(row)[0].metrics["ece"] for row in offsets_figure(TINY, DATA)]
     assert [text.get_text() for text in right.texts] == [
@@ -193,16 +193,19 @@ def test_the_fronts_points_are_the_measured_ones_and_show_who_is_calibrated(resu
 
 
 def test_the_words_hold_all_points_against_one_limit(results, drawn):
-    for method, rows in (("fixed", constants_figure(TINY, DATA)), ("list", offsets_figure(TINY, DATA))):
-        for row in rows:
-            (run,) = results.of(row)
-            plain = ece_limit(run.answers.logits, run.answers.labels)
-            assert fronts.plain_limit(run) == plain
-            # with one seed, the same simulated draws
-            assert (plain == run.metrics["ece_limit"]) is (method == "fixed")
-    one = [results.of(row)[0] for row in offsets_figure(TINY, DATA)]
-    below = sum(run.metrics["ece"] <= fronts.plain_limit(run) for run in one)
-    assert f"without that allowance, {below} of {len(one)} runs" in drawn["pareto-digits"].words[-1]
+    rows = [*constants_figure(TINY, DATA), *offsets_figure(TINY, DATA)]
+    for run in (results.of(row)[0] for row in rows):
+        logits, labels, size = run.answers.logits, run.answers.labels, run.metrics["calibration_size"]
+        allowed = size or round(
+            run.metrics["train_size"] / 10
+        )  # fixed L has no calibration set, and the same allowance
+        assert run.limit == ece_limit(logits, labels, run.answers.bins, calibration_size=allowed)
+        assert run.strict_limit == ece_limit(logits, labels, run.answers.bins) < run.limit
+        if size:
+            assert run.calibrated is run.metrics["calibrated"]
+    front = [results.of(row)[0] for row in offsets_figure(TINY, DATA)]
+    below = sum(run.metrics["ece"] <= run.strict_limit for run in front)
+    assert f"Without that allowance {below} of {len(front)} runs" in drawn["pareto-digits"].words[-1]
 
 
 def test_reliability_titles_carry_the_error(results, drawn):

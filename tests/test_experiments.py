@@ -244,7 +244,7 @@ class TestClaims:
 
     def test_retraining(self):
         def made(calibrated):
-            return lambda row, k: fake(constant=2.0, ece=0.1, ece_limit=0.05, calibrated=calibrated(k))
+            return lambda row, k: fake(constant=2.0, ece=0.1, limit=0.05, calibrated=calibrated(k))
 
         assert self.decide(claims.retraining_fails, made(lambda k: False)) == HOLDS
         assert self.decide(claims.retraining_fails, made(lambda k: True)) == FAILS

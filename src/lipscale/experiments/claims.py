@@ -140,15 +140,13 @@ def retraining_fails(profile: Profile, results: Results, data: str) -> Verdict:
     """The heuristic L' = 1 / T* of a 1-Lipschitz network does not calibrate."""
     found = _some(results, recipes.retrained(profile, data))
     ours = _some(results, recipes.lipschitz_scaling(profile, 0.0, data))
-    figures = "; ".join(
-        f"L' {r.constant:.2f}: ECE {r.metrics['ece']:.3f} (limit {r.metrics['ece_limit']:.3f})" for r in found
-    )
+    figures = "; ".join(f"L' {r.constant:.2f}: ECE {r.metrics['ece']:.3f} (limit {r.limit:.3f})" for r in found)
     return Verdict(
         "retraining at L' = 1 / T* of a 1-Lipschitz network does not calibrate",
         "Sec. 3.2",
         "the ECE of every seed is above its one-sided limit",
         f"{figures}; LiST's L* {_mean(r.constant for r in ours):.2f}",
-        _all_or_none([not r.metrics["calibrated"] for r in found]),
+        _all_or_none([not r.calibrated for r in found]),
         data,
     )
 
@@ -157,7 +155,7 @@ def offset_front_is_calibrated(profile: Profile, results: Results, data: str) ->
     """Along xi every network is calibrated and certified accuracy rises."""
     rows = _several(results, recipes.offsets_figure(profile, data))
     certified = {name: [r.certified(CERTIFIED_AT) for r in found] for name, found in rows.items()}
-    calibrated = {name: sum(bool(r.metrics["calibrated"]) for r in found) for name, found in rows.items()}
+    calibrated = {name: sum(r.calibrated for r in found) for name, found in rows.items()}
     stays = all(2 * calibrated[name] > len(found) for name, found in rows.items())
     first, *_, last = certified.values()
     gains = [b - a for a, b in zip(first, last, strict=False)]
@@ -307,8 +305,8 @@ def _compare_phases(profile: Profile, results: Results, data: str, after: str, h
         gain, error = float(differences.mean()), float(differences.std()) / math.sqrt(len(differences))
         gains.append((gain, error))
         parts.append(f"{name} {100 * gain:+.2f} ± {100 * error:.2f} points")
-    kept = sum(bool(r.metrics["calibrated"]) for r in second)
-    before = sum(bool(r.metrics["calibrated"]) for r in first)
+    kept = sum(r.calibrated for r in second)
+    before = sum(r.calibrated for r in first)
     better = any(gain > 2 * error for gain, error in gains)
     worse = all(gain < -2 * error for gain, error in gains)
     lost = kept < before and 2 * kept < len(second)

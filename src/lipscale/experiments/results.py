@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from lipscale.certificate import epsilon_names
 from lipscale.config import Settings
 from lipscale.errors import UserError
 from lipscale.experiments.plan import Planned, Row, describe
+from lipscale.metrics import ece_limit
 from lipscale.report.facts import Answers, Facts, read_facts
 
 
@@ -53,6 +55,28 @@ class Result:
     def certified(self, epsilon: float) -> float:
         """Certified robust accuracy, CRA."""
         return float(self.metrics["certified_accuracy"][epsilon_names([epsilon])[0]])
+
+    @cached_property
+    def limit(self) -> float:
+        """The most that the ECE of a calibrated network may show, by one measure for all methods.
+
+        LiST's T* comes from a tenth of the data and is not known better; every network gets the same allowance.
+        """
+        return self._limit(self.metrics["calibration_size"] or round(self.metrics["train_size"] / 10))
+
+    @cached_property
+    def strict_limit(self) -> float:
+        """The limit without that allowance: sampling noise of the test set alone."""
+        return self._limit(0)
+
+    def _limit(self, calibration_size: int) -> float:
+        answers = self.answers
+        return ece_limit(answers.logits, answers.labels, answers.bins, calibration_size=calibration_size)
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether the network cannot be told from a calibrated one, by the limit that is the same for all."""
+        return bool(self.metrics["ece"] <= self.limit)
 
     @property
     def robust(self) -> dict[str, Any] | None:

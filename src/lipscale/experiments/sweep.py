@@ -86,7 +86,7 @@ def write(rows: list[Row], results: Results, out: Path) -> list[Path]:
     """The table in three formats, and the accuracy-robustness front."""
     columns = [
         column
-        for column in (*MEASURED, CALIBRATED, CONSTANT)
+        for column in (*MEASURED, *CALIBRATED, CONSTANT)
         if any(column.value(result) is not None for row in rows for result in results.of(row))
     ]
     table = ranked(make_table("Sweep", "Run", columns, [("", row.name, results.of(row)) for row in rows]))
