@@ -237,7 +237,7 @@ def evaluate(
             typer.echo("Stopped. The same command goes on where it was.", err=True)
             raise typer.Exit(130) from None
         if not as_json:
-            print_robustness(metrics["robustness"], unit)
+            print_robustness(metrics["robustness"], unit, certified=loaded.settings.method in CONSTRAINED)
             typer.echo(f"\nSee it with: lipscale report {run}")
     if as_json:
         typer.echo(strict_json(metrics))

@@ -52,7 +52,7 @@ def print_metrics(metrics: dict[str, Any], unit: str) -> None:
         console.print(sentence, highlight=False)
 
 
-def print_robustness(result: dict[str, Any], unit: str) -> None:
+def print_robustness(result: dict[str, Any], unit: str, *, certified: bool = True) -> None:
     """Certified and empirical robust accuracy, then calibration under attack, one epsilon a line."""
     name = ATTACK_NAMES[result["attack"]]
     console = Console()
@@ -66,12 +66,11 @@ def print_robustness(result: dict[str, Any], unit: str) -> None:
     )
     for eps, row in result["at"].items():
         low, high = row["interval"]
-        accuracy.add_row(
-            eps, f"{row['certified_accuracy']:.4f}", f"{row['robust_accuracy']:.4f}", f"{low:.4f} to {high:.4f}"
-        )
+        proven = f"{row['certified_accuracy']:.4f}" if certified else "none"
+        accuracy.add_row(eps, proven, f"{row['robust_accuracy']:.4f}", f"{low:.4f} to {high:.4f}")
         errors = (f"{row['calibration'][kind]['ece']:.4f}" for kind in ("clean", "over", "under", "maximum"))
         low, high = row["calibration"]["certified_confidence"]
-        calibration.add_row(eps, *errors, f"{low:.4f} to {high:.4f}")
+        calibration.add_row(eps, *errors, f"{low:.4f} to {high:.4f}" if certified else "none")
     console.print(accuracy)
     console.print("\nECE after attacks on confidence that keep every class:", highlight=False)
     console.print(calibration)
