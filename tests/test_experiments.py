@@ -64,6 +64,7 @@ class TestPlan:
         for profile in (MINI, PAPER):
             for run in plan_of(["claims"], profile):
                 assert re.fullmatch(r"[\w.=-]+", run.name), run.name
+        assert re.fullmatch(r"[\w.=-]+", tiny(data="../my data/a $b;.csv", limit=None).name)
 
 
 class TestRecipes:

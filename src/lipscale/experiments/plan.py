@@ -1,6 +1,7 @@
 """What to run: each run is known by its settings, so that tables and figures which need the same one share it."""
 
 import hashlib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -46,7 +47,8 @@ class Planned:
     @property
     def name(self) -> str:
         """The run folder's name: what people look for first, then the fingerprint."""
-        return f"{describe(self.settings, sep='-')}-{self.digest}"
+        words = re.sub(r"[^\w.=-]+", "_", describe(self.settings, sep="-"))  # a user's file may be called anything
+        return f"{words}-{self.digest}"
 
 
 @dataclass(frozen=True)
