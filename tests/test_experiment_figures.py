@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from lipscale.config import replace
-from lipscale.experiments import figures, fronts
+from lipscale.experiments import figures
 from lipscale.experiments.plan import AttackBudget, shared
 from lipscale.experiments.profiles import CERTIFIED_AT, MINI
 from lipscale.experiments.recipes import constants_figure, fixed, lipschitz_scaling, offsets_figure, starts_figure
@@ -257,7 +257,7 @@ def test_a_point_without_a_constant_has_no_certificate(results):
             run.facts, metrics={**run.metrics, "lipschitz_constant": None, "certified_accuracy": None}
         ),
     )
-    assert fronts.certified(free) == 0
+    assert free.certified(CERTIFIED_AT) == 0
     drawn = figures.front([("standard", [free])])
     assert "no certificate" in drawn.words[1]
 

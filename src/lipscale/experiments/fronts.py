@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from lipscale.certificate import certified_accuracy
 from lipscale.experiments.profiles import CERTIFIED_AT, Profile
 from lipscale.experiments.recipes import constants_figure, lipschitz_scaling, offsets_figure
 from lipscale.experiments.results import Result, Results
@@ -38,7 +37,7 @@ class Point:
     @property
     def certified(self) -> float:
         """Mean certified accuracy."""
-        return fmean(certified(result) for result in self.seeds)
+        return fmean(result.certified(CERTIFIED_AT) for result in self.seeds)
 
     @property
     def ece(self) -> float:
@@ -49,13 +48,6 @@ class Point:
     def calibrated(self) -> bool:
         """Whether no seed can be told from a calibrated model."""
         return all(result.calibrated for result in self.seeds)
-
-
-def certified(result: Result) -> float:
-    """Certified accuracy at 36/255, from the stored radii: a user's run may report other epsilons."""
-    if not result.constrained:
-        return 0.0  # nothing is proven without a constant
-    return next(iter(certified_accuracy(result.answers.certified, [CERTIFIED_AT]).values()))
 
 
 def pareto(profile: Profile, results: Results, data: str) -> Drawn | None:

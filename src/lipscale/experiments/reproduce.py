@@ -12,7 +12,7 @@ from lipscale.errors import UserError
 from lipscale.experiments import published, recipes
 from lipscale.experiments.claims import Verdict, decide_claims
 from lipscale.experiments.figures import draw_figures
-from lipscale.experiments.plan import Planned, Row, shared
+from lipscale.experiments.plan import AttackBudget, Planned, Row, shared
 from lipscale.experiments.profiles import CERTIFIED_AT, Profile
 from lipscale.experiments.results import Result, Results
 from lipscale.experiments.tables import Column, Table, as_csv, as_latex, as_markdown, make_table, ranked
@@ -28,21 +28,24 @@ ROWS: dict[str, Callable[[Profile], list[Row]]] = {
 ITEMS = (*ROWS, "all")
 
 
-def robust_accuracy(result: Result) -> float | None:
-    """What the planned attack left."""
-    return None if result.robust is None else float(result.robust["robust_accuracy"])
+def measured(attack: AttackBudget) -> tuple[Column, ...]:
+    """What the paper's tables show of each run: accuracy, calibration, what an attack left, what is proven."""
+
+    def left(result: Result) -> float | None:
+        return None if result.robust is None else float(result.robust["robust_accuracy"])
+
+    return (
+        Column("Clean acc.", lambda r: r.metrics["accuracy"], "higher"),
+        Column("ECE", lambda r: r.metrics["ece"], "lower"),
+        Column("ESCE", lambda r: r.metrics["esce"], "zero"),
+        Column(f"{'AA' if attack.name == 'autoattack' else 'PGD'} acc. ({attack.epsilon:g})", left, "higher"),
+        Column("CRA (36/255)", lambda r: r.certified(CERTIFIED_AT) if r.constrained else None, "higher"),
+    )
 
 
 CALIBRATED = (
     Column("Calibrated", lambda r: float(r.calibrated), shown="count"),
     Column("strictly", lambda r: float(r.metrics["ece"] <= r.strict_limit), shown="count"),
-)
-MEASURED = (
-    Column("Clean acc.", lambda r: r.metrics["accuracy"], "higher"),
-    Column("ECE", lambda r: r.metrics["ece"], "lower"),
-    Column("ESCE", lambda r: r.metrics["esce"], "zero"),
-    Column("AA acc. (0.5)", robust_accuracy, "higher"),
-    Column("CRA (36/255)", lambda r: r.certified(CERTIFIED_AT) if r.constrained else None, "higher"),
 )
 CONSTANT = Column("L", lambda r: r.constant if r.constrained else None, shown="number")
 
@@ -74,19 +77,25 @@ def require_data(plan: Sequence[Planned], data_dir: Path | None) -> None:
 def main_table(profile: Profile, results: Results) -> Table:
     """Tab. 1."""
     rows = [(row.group, row.name, results.of(row)) for row in recipes.main_table(profile)]
-    return ranked(make_table(f"Methods on {profile.main}", "Method", (*MEASURED, *CALIBRATED, CONSTANT), rows))
+    return ranked(
+        make_table(f"Methods on {profile.main}", "Method", (*measured(profile.attack), *CALIBRATED, CONSTANT), rows)
+    )
 
 
 def low_data_table(profile: Profile, results: Results) -> Table:
     """Tab. 2, top."""
     rows = [("", row.name, results.of(row)) for row in recipes.low_data_table(profile)]
-    return make_table(f"LiST on less of {profile.main}", "Setting", (CONSTANT, *MEASURED, *CALIBRATED), rows)
+    return make_table(
+        f"LiST on less of {profile.main}", "Setting", (CONSTANT, *measured(profile.attack), *CALIBRATED), rows
+    )
 
 
 def phase_table(profile: Profile, results: Results) -> Table:
     """Tab. 2, bottom."""
     rows = [(row.group, row.name, results.of(row)) for row in recipes.phase_table(profile)]
-    table = make_table("LiST after Phase I and after Phase II", "Set, phase", (CONSTANT, *MEASURED, *CALIBRATED), rows)
+    table = make_table(
+        "LiST after Phase I and after Phase II", "Set, phase", (CONSTANT, *measured(profile.attack), *CALIBRATED), rows
+    )
     return ranked(table, within_blocks=True)
 
 
@@ -104,7 +113,7 @@ def beside_the_paper(profile: Profile, results: Results) -> str:
         strict=True,
     )
     named += [(f"{row.group} {row.name} (paper: {' '.join(key)})", row, values) for row, (key, values) in pairs]
-    columns = (*MEASURED, CONSTANT)
+    columns = (*measured(profile.attack), CONSTANT)
     for name, row, values in named:
         (line,) = make_table("", "", columns, [("", name, results.of(row))]).lines
         ours = ["n/a" if cell is None else f"{cell.mean:.2f}" for cell in line.cells]

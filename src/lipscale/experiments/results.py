@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from lipscale.certificate import epsilon_names
+from lipscale.certificate import certified_accuracy, epsilon_names
 from lipscale.config import Settings
 from lipscale.errors import UserError
 from lipscale.experiments.plan import Planned, Row, describe
@@ -53,8 +53,9 @@ class Result:
         return int(self.metrics["phase1_epochs"] + self.metrics["phase2_epochs"])
 
     def certified(self, epsilon: float) -> float:
-        """Certified robust accuracy, CRA."""
-        return float(self.metrics["certified_accuracy"][epsilon_names([epsilon])[0]])
+        """Certified robust accuracy, CRA, at any epsilon: from the stored radii. Nothing is proven without a constant."""
+        (share,) = certified_accuracy(self.answers.certified, [epsilon]).values()
+        return share if self.constrained else 0.0
 
     @cached_property
     def limit(self) -> float:

@@ -10,7 +10,7 @@ from lipscale.config import LONGEST_FILE, Positive, make_settings
 from lipscale.errors import UserError
 from lipscale.experiments.figures import front
 from lipscale.experiments.plan import AttackBudget, Planned, Row
-from lipscale.experiments.reproduce import CALIBRATED, CONSTANT, MEASURED
+from lipscale.experiments.reproduce import CALIBRATED, CONSTANT, measured
 from lipscale.experiments.results import Results
 from lipscale.experiments.tables import as_csv, as_latex, as_markdown, make_table, ranked
 from lipscale.report.page import save_figure
@@ -84,9 +84,10 @@ def rows_of(grid: Grid) -> list[Row]:
 
 def write(rows: list[Row], results: Results, out: Path) -> list[Path]:
     """The table in three formats, and the accuracy-robustness front."""
+    attack = next((run.attack for row in rows for run in row.runs if run.attack is not None), AttackBudget())
     columns = [
         column
-        for column in (*MEASURED, *CALIBRATED, CONSTANT)
+        for column in (*measured(attack), *CALIBRATED, CONSTANT)
         if any(column.value(result) is not None for row in rows for result in results.of(row))
     ]
     table = ranked(make_table("Sweep", "Run", columns, [("", row.name, results.of(row)) for row in rows]))
