@@ -95,7 +95,7 @@ def draw_front(axes: Axes, points: Sequence[Point], *, with_ece: bool = False, l
         axes.plot(*zip(*joined, strict=True), color=FAINT, linewidth=1, zorder=1)
     for point in points:
         if len(point.seeds) > 1:
-            singles = [(result.metrics["accuracy"], certified(result)) for result in point.seeds]
+            singles = [(result.metrics["accuracy"], result.certified(CERTIFIED_AT)) for result in point.seeds]
             axes.plot(*zip(*singles, strict=True), ".", color=FAINT, markersize=4, zorder=2)
         axes.plot(point.accuracy, point.certified, zorder=3, **_marker(point.star, point.calibrated))
     axes.set(xlabel="accuracy", ylabel=f"certified accuracy at {EPSILON}")

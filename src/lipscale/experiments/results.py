@@ -53,7 +53,7 @@ class Result:
         return int(self.metrics["phase1_epochs"] + self.metrics["phase2_epochs"])
 
     def certified(self, epsilon: float) -> float:
-        """Certified robust accuracy, CRA, at any epsilon: from the stored radii. Nothing is proven without a constant."""
+        """Certified robust accuracy, CRA, from the stored radii; nothing is proven without a constant."""
         (share,) = certified_accuracy(self.answers.certified, [epsilon]).values()
         return share if self.constrained else 0.0
 
