@@ -14,10 +14,11 @@ DEGENERATE_STEP = 2.0
 DEGENERATE_TOTAL = 64.0
 
 # the steady rule's constants: the same for every data set, and none is a setting
-LARGEST_STEP = 2.0  # an untrained network knows next to nothing: L at most doubles or halves in an epoch
+LARGEST_STEP = 2.0  # away from 1, L at most doubles or halves in an epoch: an untrained network knows next to nothing
 CAUTION, CONFIDENCE = 0.5, 1.1  # the gain falls by one where T* changes sides, and grows by the other where it does not
 PERSISTENT, RESUMED = 5, 0.25  # a mean over so many epochs that exceeds the error takes the gain back up to this
 FEWEST_EPOCHS = 10  # before that, half of the run is too little to judge by
+FINAL_SHARE = 5  # the trend of the last fifth of the epochs decides on L*
 
 
 def next_constant(constant: float, temperature: float) -> float:
@@ -44,6 +45,15 @@ def is_resolved(constants: Sequence[float], error: float) -> bool:
         return False
     recent = constants[len(constants) // 2 :]
     return math.log(max(recent) / min(recent)) < error
+
+
+def end_of_trend(values: Sequence[float]) -> float:
+    """Where the straight line of least squares through equidistant values ends: their mean and half of their rise."""
+    steps = len(values) - 1
+    mean = sum(values) / len(values)
+    moment = sum((k - steps / 2) ** 2 for k in range(len(values)))
+    slope = sum((k - steps / 2) * value for k, value in enumerate(values)) / moment if steps else 0.0
+    return mean + slope * steps / 2
 
 
 def is_degenerate(temperature: float) -> bool:
@@ -120,9 +130,11 @@ class SteadyFeedback(Feedback):
     sides L is about right, or answers late, and the rest is noise: g is halved (Kesten's rule, with Rprop's recovery),
     down to 1 / e after e epochs, which is plain averaging. A signal whose mean over five epochs exceeds its error is no
     such noise, and takes g back up to a quarter.
-    A step is bounded, so that an untrained network, which always looks under-confident, cannot throw L far above L*.
+    A step away from 1 is bounded, so that an untrained network, which always looks under-confident, cannot throw L far
+    above L*; a step back towards 1 is not, so that a poor L0 is forgotten after an epoch.
     It has settled once the second half of the run moved L by less than the calibration set can resolve. L* is then not
-    the last L but the mean of what the last epochs asked for, which is what a single noisy epoch cannot spoil.
+    the last L but the end of the trend of what the last epochs asked for: a single noisy epoch cannot spoil it, and it
+    does not lag behind a network that still learns.
     """
 
     gain: float = 1.0
@@ -142,8 +154,8 @@ class SteadyFeedback(Feedback):
         # never less than plain averaging would take, or much noise would leave L where it happens to be
         self.gain = min(1.0, max(self.gain, 1 / len(self.asked)))
         self.side, self.error = side or self.side, error
-        most = math.log(LARGEST_STEP)
-        return self.constant * math.exp(min(max(self.gain * wanted, -most), most))
+        now, most = math.log(self.constant), math.log(LARGEST_STEP)
+        return math.exp(min(max(now + self.gain * wanted, min(now, 0.0) - most), max(now, 0.0) + most))
 
     @property
     def settled(self) -> bool:
@@ -152,11 +164,12 @@ class SteadyFeedback(Feedback):
 
     @property
     def final(self) -> float:
-        """The geometric mean of what the last tenth of the epochs asked for; after a tiny budget, the last request.
+        """The end of the trend of log (L / T*) over the last fifth of the epochs; after a tiny budget, the last one.
 
         It is not bounded as a step is: no training at this L is to follow but Phase II's, and all of it may be needed.
         """
         if not self.steered:
             return self.constant
-        recent = self.asked[-max(1, len(self.asked) // 10) :]
-        return math.exp(sum(recent) / len(recent))
+        recent = self.asked[-max(1, len(self.asked) // FINAL_SHARE) :]
+        # of two requests the trend's end is the second: only from three on does it average
+        return math.exp(end_of_trend(recent))
