@@ -109,6 +109,8 @@ class ListTraining:
                     if self._is_over(self.phase1_epochs):
                         self._name_poor_resolution(measure)
                         constant = self.feedback.final
+                    if isinstance(self.optimizer, PlannedAdamW):
+                        self.optimizer.shrink_moments(constant / get_lipschitz(self.net))
                     set_lipschitz(self.net, constant)
 
     def phase_two(self, total: Samples) -> None:
