@@ -44,9 +44,9 @@ class PlannedAdamW(torch.optim.AdamW):
     def shrink_moments(self, factor: float) -> None:
         """Forget how large gradients were: from now on they are smaller by this factor, at most 1.
 
-        Gradients are proportional to L, since f_L = L f_1, and Adam divides by what it remembers of them, in a short
-        run all of it: after an epoch at ten times the L all later steps would be too small. The other way round there is
-        nothing to do: larger gradients outweigh the memory of smaller ones at once.
+        Gradients are proportional to L, since f_L = L f_1, and Adam divides by what it remembers of them. In a short
+        run that is all of it: after an epoch at ten times the L every later step would be too small. The other way
+        round there is nothing to do: larger gradients outweigh the memory of smaller ones at once.
         """
         for moments in self.state.values() if factor < 1 else ():
             moments["exp_avg"] *= factor
