@@ -294,26 +294,27 @@ class TestThePlan:
             optimizer.set_share(1.0)
             for k, gradient in enumerate(gradients):
                 if k in (5, 10):
-                    optimizer.shrink_moments(constants[k // 5] / constants[k // 5 - 1])
+                    optimizer.forget_larger(constants[k // 5] / constants[k // 5 - 1])
                 weight.grad = constants[k // 5] * gradient
                 optimizer.step()
             weights.append(weight.detach())
         torch.testing.assert_close(*weights, atol=1e-6, rtol=0)
 
-    def test_moments_never_grow(self):
+    @pytest.mark.parametrize("factor", [0.5, 0.9, 10.0])
+    def test_small_falls_and_growth_leave_the_moments_alone(self, factor):
         weight = torch.nn.Parameter(torch.ones(4, 3))
         optimizer = PlannedAdamW([weight], learning_rate=0.1, weight_decay=0.0)
         weight.grad = torch.ones(4, 3)
         optimizer.step()
         before = optimizer.state[weight]["exp_avg_sq"].clone()
-        optimizer.shrink_moments(10.0)
+        optimizer.forget_larger(factor)
         assert torch.equal(optimizer.state[weight]["exp_avg_sq"], before)
 
     @pytest.mark.parametrize("start", [0.01, 100.0])
-    def test_the_moments_follow_l_down(self, digits, start):
+    def test_the_optimizer_hears_how_l_moved(self, digits, start):
         training = make(digits, Settings(epochs=1, phase2_epochs=0, batch_size=64, lipschitz=start))
         factors = []
-        training.optimizer.shrink_moments = factors.append
+        training.optimizer.forget_larger = factors.append
         training.run()
         assert factors == [pytest.approx(get_lipschitz(training.net) / start)]
 

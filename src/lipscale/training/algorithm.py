@@ -110,7 +110,7 @@ class ListTraining:
                         self._name_poor_resolution(measure)
                         constant = self.feedback.final
                     if isinstance(self.optimizer, PlannedAdamW):
-                        self.optimizer.shrink_moments(constant / get_lipschitz(self.net))
+                        self.optimizer.forget_larger(constant / get_lipschitz(self.net))
                     set_lipschitz(self.net, constant)
 
     def phase_two(self, total: Samples) -> None:
