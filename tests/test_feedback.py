@@ -130,6 +130,27 @@ class TestSteady:
         assert not is_resolved([9.0] * 11 + [5.0] * 9, 0.1)
         assert not is_resolved([5.0] * 19 + [5.0 * 1.11], 0.1)
 
+    def test_the_stop_counts_the_doublings_that_the_budget_still_holds(self):
+        constants = [5.0] * 25 + [5.0 * math.exp(-0.04)] * 25
+        assert is_resolved(constants[:-1], 0.05)
+        assert is_resolved(constants[:-1], 0.05, budget=100)  # one doubling is left
+        assert not is_resolved(constants[:-1], 0.05, budget=200)  # two are, and each may move as much
+        assert is_resolved(constants[:-1], 0.09, budget=200)
+        assert not is_resolved([5.0] * 39, 0.05, budget=400)  # L may be about to turn
+        assert is_resolved([5.0] * 40, 0.05, budget=400)
+
+    @pytest.mark.parametrize("contraction", [0.02, 0.1])
+    def test_what_the_stop_leaves_is_less_than_the_calibration_set_can_tell(self, contraction):
+        """L rises, turns, and contracts as the logarithm of time, as it does under ScheduleFree."""
+        feedback, error, budget = SteadyFeedback(1.0, budget=400), 0.06, 400
+        course = [4 * min(1, (e + 1) / 8) * max(e + 1, 10) ** -contraction for e in range(budget)]
+        for wanted in course:
+            feedback.update(feedback.constant / wanted, error)
+            if feedback.settled:
+                break
+        assert len(feedback.constants) >= 40
+        assert abs(math.log(course[-1] / feedback.final)) < error
+
     @pytest.mark.parametrize(("contraction", "stops"), [(0.05, True), (0.2, False)])
     def test_a_contraction_is_followed_as_long_as_a_doubling_of_the_run_would_show(self, contraction, stops):
         """L* = 4 e^-b, as on Fashion-MNIST: twice the epochs move log L* by b log 2, which s resolves or does not."""

@@ -35,16 +35,19 @@ def has_settled(constants: Sequence[float], *, window: int = 30, tolerance: floa
     return (max(recent) - min(recent)) / (sum(recent) / window) < tolerance
 
 
-def is_resolved(constants: Sequence[float], error: float) -> bool:
-    """Whether what is left to gain is less than can be measured: the run's second half moved log L by less than s.
+def is_resolved(constants: Sequence[float], error: float, *, budget: int = 0) -> bool:
+    """Whether what is left to gain is less than can be measured: log L will move by less than s until the budget ends.
 
-    L contracts about as the logarithm of time, so that the next half will move it no more than the last one did. This
-    needs no window: a run twice as long must stand still for twice as long.
+    L contracts about as the logarithm of time, so that every further doubling of the run moves it about as much as the
+    second half of the run did. This needs no window: a run twice as long must stand still for twice as long. Before a
+    tenth of the budget nothing is decided, since L is also at rest where it turns from growing to contracting.
     """
-    if len(constants) < FEWEST_EPOCHS:
+    epochs = len(constants)
+    if epochs < max(FEWEST_EPOCHS, budget / 10):
         return False
-    recent = constants[len(constants) // 2 :]
-    return math.log(max(recent) / min(recent)) < error
+    recent = constants[epochs // 2 :]
+    doublings = max(1.0, math.log2(budget / epochs)) if budget else 1.0
+    return math.log(max(recent) / min(recent)) * doublings < error
 
 
 def end_of_trend(values: Sequence[float]) -> float:
@@ -132,7 +135,7 @@ class SteadyFeedback(Feedback):
     such noise, and takes g back up to a quarter.
     A step away from 1 is bounded, so that an untrained network, which always looks under-confident, cannot throw L far
     above L*; a step back towards 1 is not, so that a poor L0 is forgotten after an epoch.
-    It has settled once the second half of the run moved L by less than the calibration set can resolve. L* is then not
+    It has settled once the rest of the budget will move L by less than the calibration set can resolve. L* is then not
     the last L but the end of the trend of what the last epochs asked for: a single noisy epoch cannot spoil it, and it
     does not lag behind a network that still learns.
     """
@@ -142,6 +145,7 @@ class SteadyFeedback(Feedback):
     asked: list[float] = field(default_factory=list)  # log (L / T*), the constant that each epoch asked for
     recent: list[float] = field(default_factory=list)  # the last few -log T*
     error: float = 0.0  # the standard error of the last log T*
+    budget: int = 0  # the most epochs that Phase I may take, if that is known
 
     def _moved(self, temperature: float, error: float) -> float:
         wanted = -math.log(temperature)
@@ -160,7 +164,7 @@ class SteadyFeedback(Feedback):
     @property
     def settled(self) -> bool:
         """Whether the movement that is left lies below the calibration set's resolution."""
-        return self.steered and is_resolved(self.constants, self.error)
+        return self.steered and is_resolved(self.constants, self.error, budget=self.budget)
 
     @property
     def final(self) -> float:

@@ -269,7 +269,7 @@ class ListTraining:
 
     def _new_feedback(self, **state: Any) -> Feedback:
         if self.settings.feedback == "steady":
-            return SteadyFeedback(**{"constant": self.settings.lipschitz, **state})
+            return SteadyFeedback(**{"constant": self.settings.lipschitz, "budget": self.most_epochs, **state})
         stop = {"window": self.settings.window, "tolerance": self.settings.tolerance}
         return PaperFeedback(**{"constant": self.settings.lipschitz, **stop, **state})
 
