@@ -2,6 +2,7 @@
 
 import math
 import random
+import statistics
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from lipscale.feedback import (
     LARGEST_STEP,
     PaperFeedback,
     SteadyFeedback,
+    end_of_trend,
     has_settled,
     is_resolved,
     next_constant,
@@ -103,6 +105,14 @@ class TestSteady:
         assert feedback.update(1e-6, 0.1) == pytest.approx(LARGEST_STEP)
         assert feedback.update(1e6, 0.1) >= 1 / LARGEST_STEP
 
+    @pytest.mark.parametrize("start", [1e-4, 0.01, 0.1, 1.0, 10.0, 1e4])
+    def test_a_poor_start_is_forgotten_after_an_epoch(self, start):
+        """T* is relative to L, and L / T* does not depend on L0: so neither does the first step, up to twice 1."""
+        for wanted in (0.6, 1.0, 1.9):
+            assert SteadyFeedback(start).update(start / wanted, 0.1) == pytest.approx(wanted)
+        assert SteadyFeedback(start).update(start / 1e9, 0.1) == pytest.approx(LARGEST_STEP * max(start, 1))
+        assert SteadyFeedback(start).update(start / 1e-9, 0.1) == pytest.approx(min(start, 1) / LARGEST_STEP)
+
     def test_noise_is_not_chased(self):
         rng = random.Random(0)
         steady, paper = SteadyFeedback(10.0), PaperFeedback(10.0)
@@ -120,6 +130,27 @@ class TestSteady:
         assert not is_resolved([9.0] * 11 + [5.0] * 9, 0.1)
         assert not is_resolved([5.0] * 19 + [5.0 * 1.11], 0.1)
 
+    def test_the_stop_counts_the_doublings_that_the_budget_still_holds(self):
+        constants = [5.0] * 25 + [5.0 * math.exp(-0.04)] * 25
+        assert is_resolved(constants[:-1], 0.05)
+        assert is_resolved(constants[:-1], 0.05, budget=100)  # one doubling is left
+        assert not is_resolved(constants[:-1], 0.05, budget=200)  # two are, and each may move as much
+        assert is_resolved(constants[:-1], 0.09, budget=200)
+        assert not is_resolved([5.0] * 39, 0.05, budget=400)  # L may be about to turn
+        assert is_resolved([5.0] * 40, 0.05, budget=400)
+
+    @pytest.mark.parametrize("contraction", [0.02, 0.1])
+    def test_what_the_stop_leaves_is_less_than_the_calibration_set_can_tell(self, contraction):
+        """L rises, turns, and contracts as the logarithm of time, as it does under ScheduleFree."""
+        feedback, error, budget = SteadyFeedback(1.0, budget=400), 0.06, 400
+        course = [4 * min(1, (e + 1) / 8) * max(e + 1, 10) ** -contraction for e in range(budget)]
+        for wanted in course:
+            feedback.update(feedback.constant / wanted, error)
+            if feedback.settled:
+                break
+        assert len(feedback.constants) >= 40
+        assert abs(math.log(course[-1] / feedback.final)) < error
+
     @pytest.mark.parametrize(("contraction", "stops"), [(0.05, True), (0.2, False)])
     def test_a_contraction_is_followed_as_long_as_a_doubling_of_the_run_would_show(self, contraction, stops):
         """L* = 4 e^-b, as on Fashion-MNIST: twice the epochs move log L* by b log 2, which s resolves or does not."""
@@ -131,14 +162,33 @@ class TestSteady:
                 break
         assert (contraction * math.log(2) < error) == stops == (epoch < 50)
 
-    def test_the_frozen_constant_averages_what_the_last_epochs_asked_for(self):
+    def test_the_frozen_constant_is_the_end_of_the_last_fifths_trend(self):
+        """A network whose L* still rises by 1 % an epoch is not answered with the mean of the past."""
+        feedback = SteadyFeedback(1.0)
+        for epoch in range(40):
+            feedback.update(feedback.constant / 1.01**epoch, 0.1)
+        assert feedback.final == pytest.approx(1.01**39)
+
+    def test_one_noisy_epoch_does_not_decide_on_the_frozen_constant(self):
         feedback = SteadyFeedback(10.0)
-        for _ in range(28):
+        for _ in range(39):
             feedback.update(1.0, 0.1)
-        feedback.update(1.1, 0.1)
-        before = feedback.constant
-        feedback.update(0.95, 0.1)
-        assert feedback.final == pytest.approx((10 * 10 / 1.1 * before / 0.95) ** (1 / 3))
+        feedback.update(math.exp(0.12), 0.1)
+        # of eight values the last has the weight 1/8 + 3.5^2 / 42 in the end of the line
+        assert math.log(feedback.final / 10) == pytest.approx(-0.12 * (1 / 8 + 3.5**2 / 42))
+
+    def test_after_a_tiny_budget_the_last_request_is_frozen(self):
+        feedback = SteadyFeedback(1.0)
+        for wanted in (3.0, 5.0, 8.0):
+            feedback.update(feedback.constant / wanted, 0.1)
+        assert feedback.final == pytest.approx(8.0)
+
+
+@given(st.lists(st.floats(-5, 5), min_size=2, max_size=40))
+def test_the_end_of_the_trend_is_that_of_least_squares(values):
+    times = range(len(values))
+    line = statistics.linear_regression(times, values)
+    assert end_of_trend(values) == pytest.approx(line.intercept + line.slope * times[-1], abs=1e-9)
 
 
 def spread(constants):
@@ -177,7 +227,7 @@ def test_random_problems_stay_finite_and_settle(seed):
         before = feedback.constant
         constants.append(feedback.update(problem.temperature(constants, epoch), problem.error))
         assert 0 < constants[-1] < math.inf
-        assert abs(math.log(constants[-1] / before)) <= math.log(LARGEST_STEP) * (1 + 1e-9)
+        assert min(before, 1) / LARGEST_STEP * (1 - 1e-9) <= constants[-1] <= max(before, 1) * LARGEST_STEP * (1 + 1e-9)
     assert 0 < feedback.final < math.inf
     if problem.degenerate == 0:
         log_target = math.log(problem.target) + problem.drift * math.log(400)

@@ -16,6 +16,7 @@ from lipscale.lipschitz import get_lipschitz, set_lipschitz
 from lipscale.mode import evaluation_mode, predict_logits
 from lipscale.temperature import fit_temperature, measure_temperature
 from lipscale.training import ListTraining
+from lipscale.training.optimizer import PlannedAdamW
 
 QUICK = Settings(epochs=3, phase2_epochs=2, batch_size=64)
 PAPER = replace(QUICK, feedback="paper", optimizer="schedulefree")
@@ -283,7 +284,41 @@ class TestThePlan:
                 assert group["rate"] == pytest.approx(0.1 * rms)
         assert len({w.shape for w in weights}) > 1
 
-    def test_the_constant_that_is_frozen_is_the_mean_of_the_last_requests(self, digits):
+    def test_steps_do_not_remember_that_gradients_were_larger(self):
+        """Gradients in proportion to L, as L falls from 10 to 0.1: every step is that of a constant L."""
+        gradients = torch.randn(15, 4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        weights = []
+        for constants in [(1.0, 1.0, 1.0), (10.0, 1.0, 0.1)]:
+            weight = torch.nn.Parameter(torch.ones(4, 3, dtype=torch.float64))
+            optimizer = PlannedAdamW([weight], learning_rate=0.1, weight_decay=0.0)
+            optimizer.set_share(1.0)
+            for k, gradient in enumerate(gradients):
+                if k in (5, 10):
+                    optimizer.forget_larger(constants[k // 5] / constants[k // 5 - 1])
+                weight.grad = constants[k // 5] * gradient
+                optimizer.step()
+            weights.append(weight.detach())
+        torch.testing.assert_close(*weights, atol=1e-6, rtol=0)
+
+    @pytest.mark.parametrize("factor", [0.5, 0.9, 10.0])
+    def test_small_falls_and_growth_leave_the_moments_alone(self, factor):
+        weight = torch.nn.Parameter(torch.ones(4, 3))
+        optimizer = PlannedAdamW([weight], learning_rate=0.1, weight_decay=0.0)
+        weight.grad = torch.ones(4, 3)
+        optimizer.step()
+        before = optimizer.state[weight]["exp_avg_sq"].clone()
+        optimizer.forget_larger(factor)
+        assert torch.equal(optimizer.state[weight]["exp_avg_sq"], before)
+
+    @pytest.mark.parametrize("start", [0.01, 100.0])
+    def test_the_optimizer_hears_how_l_moved(self, digits, start):
+        training = make(digits, Settings(epochs=1, phase2_epochs=0, batch_size=64, lipschitz=start))
+        factors = []
+        training.optimizer.forget_larger = factors.append
+        training.run()
+        assert factors == [pytest.approx(get_lipschitz(training.net) / start)]
+
+    def test_the_constant_that_is_frozen_is_the_feedbacks_final_one(self, digits):
         training, history = make(digits, Settings(epochs=4, phase2_epochs=1, batch_size=100)), []
         training.on_epoch = history.append
         training.run()

@@ -14,10 +14,11 @@ DEGENERATE_STEP = 2.0
 DEGENERATE_TOTAL = 64.0
 
 # the steady rule's constants: the same for every data set, and none is a setting
-LARGEST_STEP = 2.0  # an untrained network knows next to nothing: L at most doubles or halves in an epoch
+LARGEST_STEP = 2.0  # away from 1, L at most doubles or halves in an epoch: an untrained network knows next to nothing
 CAUTION, CONFIDENCE = 0.5, 1.1  # the gain falls by one where T* changes sides, and grows by the other where it does not
 PERSISTENT, RESUMED = 5, 0.25  # a mean over so many epochs that exceeds the error takes the gain back up to this
 FEWEST_EPOCHS = 10  # before that, half of the run is too little to judge by
+FINAL_SHARE = 5  # the trend of the last fifth of the epochs decides on L*
 
 
 def next_constant(constant: float, temperature: float) -> float:
@@ -34,16 +35,28 @@ def has_settled(constants: Sequence[float], *, window: int = 30, tolerance: floa
     return (max(recent) - min(recent)) / (sum(recent) / window) < tolerance
 
 
-def is_resolved(constants: Sequence[float], error: float) -> bool:
-    """Whether what is left to gain is less than can be measured: the run's second half moved log L by less than s.
+def is_resolved(constants: Sequence[float], error: float, *, budget: int = 0) -> bool:
+    """Whether what is left to gain is less than can be measured: log L will move by less than s until the budget ends.
 
-    L contracts about as the logarithm of time, so that the next half will move it no more than the last one did. This
-    needs no window: a run twice as long must stand still for twice as long.
+    L contracts about as the logarithm of time, so that every further doubling of the run moves it about as much as the
+    second half of the run did. This needs no window: a run twice as long must stand still for twice as long. Before a
+    tenth of the budget nothing is decided, since L is also at rest where it turns from growing to contracting.
     """
-    if len(constants) < FEWEST_EPOCHS:
+    epochs = len(constants)
+    if epochs < max(FEWEST_EPOCHS, budget / 10):
         return False
-    recent = constants[len(constants) // 2 :]
-    return math.log(max(recent) / min(recent)) < error
+    recent = constants[epochs // 2 :]
+    doublings = max(1.0, math.log2(budget / epochs)) if budget else 1.0
+    return math.log(max(recent) / min(recent)) * doublings < error
+
+
+def end_of_trend(values: Sequence[float]) -> float:
+    """Where the straight line of least squares through equidistant values ends: their mean and half of their rise."""
+    steps = len(values) - 1
+    mean = sum(values) / len(values)
+    moment = sum((k - steps / 2) ** 2 for k in range(len(values)))
+    slope = sum((k - steps / 2) * value for k, value in enumerate(values)) / moment if steps else 0.0
+    return mean + slope * steps / 2
 
 
 def is_degenerate(temperature: float) -> bool:
@@ -120,9 +133,11 @@ class SteadyFeedback(Feedback):
     sides L is about right, or answers late, and the rest is noise: g is halved (Kesten's rule, with Rprop's recovery),
     down to 1 / e after e epochs, which is plain averaging. A signal whose mean over five epochs exceeds its error is no
     such noise, and takes g back up to a quarter.
-    A step is bounded, so that an untrained network, which always looks under-confident, cannot throw L far above L*.
-    It has settled once the second half of the run moved L by less than the calibration set can resolve. L* is then not
-    the last L but the mean of what the last epochs asked for, which is what a single noisy epoch cannot spoil.
+    A step away from 1 is bounded, so that an untrained network, which always looks under-confident, cannot throw L far
+    above L*; a step back towards 1 is not, so that a poor L0 is forgotten after an epoch.
+    It has settled once the rest of the budget will move L by less than the calibration set can resolve. L* is then not
+    the last L but the end of the trend of what the last epochs asked for: a single noisy epoch cannot spoil it, and it
+    does not lag behind a network that still learns.
     """
 
     gain: float = 1.0
@@ -130,6 +145,7 @@ class SteadyFeedback(Feedback):
     asked: list[float] = field(default_factory=list)  # log (L / T*), the constant that each epoch asked for
     recent: list[float] = field(default_factory=list)  # the last few -log T*
     error: float = 0.0  # the standard error of the last log T*
+    budget: int = 0  # the most epochs that Phase I may take, if that is known
 
     def _moved(self, temperature: float, error: float) -> float:
         wanted = -math.log(temperature)
@@ -142,21 +158,22 @@ class SteadyFeedback(Feedback):
         # never less than plain averaging would take, or much noise would leave L where it happens to be
         self.gain = min(1.0, max(self.gain, 1 / len(self.asked)))
         self.side, self.error = side or self.side, error
-        most = math.log(LARGEST_STEP)
-        return self.constant * math.exp(min(max(self.gain * wanted, -most), most))
+        now, most = math.log(self.constant), math.log(LARGEST_STEP)
+        return math.exp(min(max(now + self.gain * wanted, min(now, 0.0) - most), max(now, 0.0) + most))
 
     @property
     def settled(self) -> bool:
         """Whether the movement that is left lies below the calibration set's resolution."""
-        return self.steered and is_resolved(self.constants, self.error)
+        return self.steered and is_resolved(self.constants, self.error, budget=self.budget)
 
     @property
     def final(self) -> float:
-        """The geometric mean of what the last tenth of the epochs asked for; after a tiny budget, the last request.
+        """The end of the trend of log (L / T*) over the last fifth of the epochs; after a tiny budget, the last one.
 
         It is not bounded as a step is: no training at this L is to follow but Phase II's, and all of it may be needed.
         """
         if not self.steered:
             return self.constant
-        recent = self.asked[-max(1, len(self.asked) // 10) :]
-        return math.exp(sum(recent) / len(recent))
+        recent = self.asked[-max(1, len(self.asked) // FINAL_SHARE) :]
+        # of two requests the trend's end is the second: only from three on does it average
+        return math.exp(end_of_trend(recent))

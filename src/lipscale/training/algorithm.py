@@ -113,6 +113,8 @@ class ListTraining:
                     if self._is_over(self.phase1_epochs):
                         self._name_poor_resolution(measure)
                         constant = self.feedback.final
+                    if isinstance(self.optimizer, PlannedAdamW):
+                        self.optimizer.forget_larger(constant / get_lipschitz(self.net))
                     set_lipschitz(self.net, constant)
 
     def phase_two(self, total: Samples) -> None:
@@ -275,7 +277,7 @@ class ListTraining:
 
     def _new_feedback(self, **state: Any) -> Feedback:
         if self.settings.feedback == "steady":
-            return SteadyFeedback(**{"constant": self.settings.lipschitz, **state})
+            return SteadyFeedback(**{"constant": self.settings.lipschitz, "budget": self.most_epochs, **state})
         stop = {"window": self.settings.window, "tolerance": self.settings.tolerance}
         return PaperFeedback(**{"constant": self.settings.lipschitz, **stop, **state})
 

@@ -18,6 +18,8 @@ WARM_UP = 0.05  # of the plan
 LEFT_FOR_PHASE_TWO = 0.03
 # biases start at zero and have no size to be relative to
 BIAS_SIZE = 0.1
+# of L in an epoch: only a poor L0 falls so far
+NOTABLE_FALL = 0.5
 
 
 class PlannedAdamW(torch.optim.AdamW):
@@ -50,6 +52,20 @@ class PlannedAdamW(torch.optim.AdamW):
         """Step with this share of the learning rate from now on."""
         for group in self.param_groups:
             group["lr"] = group["rate"] * share
+
+    def forget_larger(self, factor: float) -> None:
+        """Forget how large gradients were, if they are smaller by this factor from now on, and it is below 1/2.
+
+        Gradients are proportional to L, since f_L = L f_1, and Adam divides by what it remembers of them. In a short
+        run that is all of it: after an epoch at ten times the L every later step would be too small. The other way
+        round there is nothing to do: larger gradients outweigh the memory of smaller ones at once. Nor is there after
+        small falls, or an L that wanders up and down would make the steps larger and larger.
+        """
+        if factor >= NOTABLE_FALL:
+            return
+        for moments in self.state.values():
+            moments["exp_avg"] *= factor
+            moments["exp_avg_sq"] *= factor**2
 
     def train(self) -> None:
         """Nothing to do: the weights that train are those that are measured."""
