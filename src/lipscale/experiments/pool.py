@@ -4,6 +4,8 @@ import logging
 import os
 import shutil
 import signal
+import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -161,7 +163,9 @@ def _taken_over(run: Planned, folder: Path) -> Settings:
     return replace(run.settings, lipschitz=1 / float(source.metrics["temperature"]))
 
 
-_should_stop: Callable[[], bool] = lambda: False  # noqa: E731 (set in each process)
+# of each process
+_should_stop: Callable[[], bool] = lambda: False  # noqa: E731
+_working = threading.Lock()
 
 
 def _begin(stop: Event, parent: int, threads: int) -> None:
@@ -171,12 +175,22 @@ def _begin(stop: Event, parent: int, threads: int) -> None:
     logging.getLogger("lipscale").setLevel(logging.ERROR)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches all processes; the parent decides
     _should_stop = lambda: stop.is_set() or os.getppid() != parent  # noqa: E731
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    """A parent that is killed can tell nobody: once it is gone, save and go, too."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    with _working:
+        os._exit(1)
 
 
 def _make_in_process(run: Planned, folder: Path, data_dir: Path | None) -> str:
     """How it ended: "" is well. Errors become words, which always survive the way to the parent."""
     try:
-        make(run, folder, data_dir=data_dir, should_stop=_should_stop)
+        with _working:
+            make(run, folder, data_dir=data_dir, should_stop=_should_stop)
     except StoppedError:
         return "stopped"
     except (UserError, DivergedError, UnsoundError, OSError) as error:
