@@ -13,15 +13,33 @@ from lipscale.config import Settings, planned_epochs
 from lipscale.training import Epoch
 
 
-class TrainingProgress:
+class _Display:
+    """A bar in a terminal, and none elsewhere, for as long as the work lasts."""
+
+    def __init__(self, console: Console | None) -> None:
+        self.console = console or Console(stderr=True)
+        self.bar: Progress | None = None
+
+    def __enter__(self) -> Self:
+        if self.bar:
+            self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.bar:
+            self.bar.stop()
+
+
+class TrainingProgress(_Display):
     """Shows epoch, L, T*, loss, accuracy and the time that is left at most (Phase I may stop before)."""
 
     def __init__(self, settings: Settings, *, console: Console | None = None) -> None:
-        self.console = console or Console(stderr=True)
+        super().__init__(console)
         self.phase1, phase2 = planned_epochs(settings)
         self.total = self.phase1 + (0 if settings.phase1_only else phase2)
         self.start, self.seen = time.perf_counter(), 0
-        self.bar: Progress | None = None
         if self.console.is_terminal:
             # in a narrow window the numbers matter more than the bar
             bar = [BarColumn(bar_width=20)] if self.console.width >= 110 else []
@@ -32,15 +50,12 @@ class TrainingProgress:
     def __enter__(self) -> Self:
         self._handler = RichHandler(console=self.console, show_path=False, show_time=False)
         logging.getLogger("lipscale").addHandler(self._handler)
-        if self.bar:
-            self.bar.start()
-        return self
+        return super().__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.bar:
-            self.bar.stop()
+        super().__exit__(kind, error, trace)
         logging.getLogger("lipscale").removeHandler(self._handler)
 
     def __call__(self, epoch: Epoch) -> None:
@@ -56,29 +71,18 @@ class TrainingProgress:
             self.console.print(f"phase {epoch.phase} epoch {epoch.epoch} {status}", soft_wrap=True, highlight=False)
 
 
-class AttackProgress:
+class AttackProgress(_Display):
     """Shows how far an attack is: a bar in a terminal, a line for each finished part elsewhere."""
 
     def __init__(self, *, console: Console | None = None) -> None:
-        self.console = console or Console(stderr=True)
-        self.bar: Progress | None = None
-        self.tasks: dict[str, TaskID] = {}
-        self.finished: set[str] = set()
-
-    def __enter__(self) -> Self:
+        super().__init__(console)
         if self.console.is_terminal:
             self.bar = Progress(
                 TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
                 console=self.console,
             )  # fmt: skip
-            self.bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.bar:
-            self.bar.stop()
+        self.tasks: dict[str, TaskID] = {}
+        self.finished: set[str] = set()
 
     def __call__(self, what: str, done: int, total: int) -> None:
         """Report that `done` of `total` batches of a part are finished."""
@@ -109,29 +113,17 @@ def describe(epoch: Epoch, *, remaining: float) -> str:
     return "  ".join([*parts, f"<= {left} left"])
 
 
-class PlanProgress:
+class PlanProgress(_Display):
     """Shows how many runs of a plan are finished and what the last ones gave: a bar in a terminal, lines elsewhere."""
 
     def __init__(self, total: int, *, done: int = 0, console: Console | None = None) -> None:
-        self.console = console or Console(stderr=True)
+        super().__init__(console)
         self.total, self.done = total, done
-        self.bar: Progress | None = None
         if self.console.is_terminal:
             self.bar = Progress(
                 TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=self.console
             )
             self.task = self.bar.add_task("runs", total=total, completed=done)
-
-    def __enter__(self) -> Self:
-        if self.bar:
-            self.bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.bar:
-            self.bar.stop()
 
     def __call__(self, what: str) -> None:
         """Report that one more run has ended."""
