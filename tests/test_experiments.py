@@ -10,27 +10,32 @@ import statistics
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 import yaml
+from scipy import stats
 from typer.testing import CliRunner
 
 from lipscale import cli
 from lipscale.config import Settings
-from lipscale.errors import UserError
-from lipscale.experiments import claims, profiles, published, recipes
+from lipscale.errors import UnwritableError, UserError
+from lipscale.experiments import claims, pool, profiles, published, recipes
 from lipscale.experiments.claims import FAILS, HOLDS, OPEN
-from lipscale.experiments.plan import AttackBudget, Planned, Row, shared
-from lipscale.experiments.pool import carry_out, finished, make
+from lipscale.experiments.plan import AttackBudget, Planned, Row, describe, shared
+from lipscale.experiments.pool import LOCKS, carry_out, finished, make
 from lipscale.experiments.profiles import MINI, PAPER
 from lipscale.experiments.reproduce import ITEMS, items_of, plan_of, require_data
 from lipscale.experiments.results import Results, read_result
 from lipscale.experiments.sweep import read_grid, rows_of
 from lipscale.experiments.tables import Column, as_csv, as_latex, as_markdown, make_table, ranked
+from lipscale.folder_lock import locked
 from lipscale.run_folder import CHECKPOINT, METRICS, MODEL, PREDICTIONS
+from makers import table_rows, write_csv
 
 TINY = {"data": "digits", "model": "mlp", "width": 8, "depth": 1, "epochs": 2, "limit": 300, "device": "cpu"}
 
@@ -45,6 +50,17 @@ class TestPlan:
         elsewhere = tiny(out=tmp_path / "x", data_dir=tmp_path)
         assert run.digest == elsewhere.digest
         assert len({run.digest, tiny(seed=1).digest, tiny(offset=1.0).digest, tiny(epochs=3).digest}) == 4
+
+    def test_a_changed_file_is_another_run(self, tmp_path):
+        path = write_csv(tmp_path / "t.csv", table_rows(30))
+        before = tiny(data=str(path), label="y", limit=None).digest
+        assert tiny(data=str(path), label="y", limit=None).digest == before
+        write_csv(path, table_rows(31))
+        assert tiny(data=str(path), label="y", limit=None).digest != before
+
+    def test_different_runs_have_different_names_in_words(self):
+        words = [describe(run) for run in plan_of(["claims"], MINI)]
+        assert len(set(words)) == len(words)
 
     def test_what_a_run_takes_over_decides_its_result_too(self):
         run = tiny()
@@ -233,15 +249,21 @@ class TestClaims:
         assert self.decide(claims.temperature_crosses_once, with_temperature(lambda x: 2 ** (1 - x))) == FAILS
 
     def test_start(self):
-        def spread(by):
+        def spread(by, error=0.02, sign=lambda k: 1):
             def make(row, k):
-                history = [{"phase": 1, "temperature_error": 0.02}]
-                return fake(constant=3 + by * math.log10(self.constant(row)), facts=SimpleNamespace(history=history))
+                history = [{"phase": 1, "temperature_error": error}]
+                return fake(
+                    constant=3 + sign(k) * by * math.log10(self.constant(row)), facts=SimpleNamespace(history=history)
+                )
 
             return make
 
         assert self.decide(claims.start_does_not_matter, spread(0.02)) == HOLDS
         assert self.decide(claims.start_does_not_matter, spread(0.2)) == FAILS
+        assert self.decide(claims.start_does_not_matter, spread(0.05, error=0.2)) == OPEN  # too small to be resolved
+        assert self.decide(claims.start_does_not_matter, spread(0.05, error=None)) == OPEN
+        # spreads of single seeds count, even where they cancel in the mean
+        assert self.decide(claims.start_does_not_matter, spread(0.2, sign=lambda k: (-1) ** k)) == FAILS
 
     def test_retraining(self):
         def made(calibrated):
@@ -256,7 +278,7 @@ class TestClaims:
             def make(row, k):
                 xi = self.constant(row)
                 run = fake(accuracy=0.8, ece=0.01, calibrated=calibrated(xi))
-                run.certified = lambda eps: 0.5 + gain * xi + 0.001 * k
+                run.certified = lambda eps: 0.5 + gain * xi + 0.001 * k * (1 + xi)
                 return run
 
             return make
@@ -264,28 +286,30 @@ class TestClaims:
         assert self.decide(claims.offset_front_is_calibrated, front(0.05)) == HOLDS
         assert self.decide(claims.offset_front_is_calibrated, front(-0.05)) == FAILS
         assert self.decide(claims.offset_front_is_calibrated, front(0.05, lambda xi: xi < 3)) == FAILS
+        assert self.decide(claims.offset_front_is_calibrated, front(0.0)) == OPEN
 
     def test_best(self):
-        def eces(ours, best):
+        def eces(ours, best, noise=0.001):
             def make(row, k):
                 ece = ours if row.name.startswith("LiST") else best if row.name == "L = 4" else 0.2
-                return fake(ece=ece + 0.001 * k)
+                return fake(ece=ece + (noise if row.name.startswith("LiST") else 0.001) * k)
 
             return make
 
         assert self.decide(claims.list_is_best, eces(0.01, 0.05)) == HOLDS
         assert self.decide(claims.list_is_best, eces(0.05, 0.05)) == HOLDS
         assert self.decide(claims.list_is_best, eces(0.05, 0.01)) == FAILS
+        assert self.decide(claims.list_is_best, eces(0.02, 0.01, noise=0.04)) == OPEN  # noise is no merit
 
     def test_phases(self):
         generator = torch.Generator().manual_seed(0)
 
-        def phases(gain, kept=True):
+        def phases(gain, kept=True, ever=True):
             def make(row, k):
                 after = row.name != "I"
                 right = torch.rand(20000, generator=generator) < 0.6 + gain * after
                 answers = SimpleNamespace(right=right, certified=right * 0.2)
-                return fake(answers=answers, ece=0.01, calibrated=kept or not after)
+                return fake(answers=answers, ece=0.01, calibrated=ever and (kept or not after))
 
             return make
 
@@ -294,6 +318,9 @@ class TestClaims:
         assert self.decide(claims.phase_two_helps, phases(-0.05)) == FAILS
         assert self.decide(claims.phase_two_helps, phases(0.05, kept=False)) == FAILS
         assert self.decide(claims.phase_two_helps, phases(0.0)) == OPEN
+        assert (
+            self.decide(claims.phase_two_helps, phases(0.05, ever=False)) == OPEN
+        )  # none was calibrated to begin with
 
     def test_low_data(self):
         def grows(slope):
@@ -301,7 +328,7 @@ class TestClaims:
 
         assert self.decide(claims.less_data_smaller_constant, grows(1.0)) == HOLDS
         assert self.decide(claims.less_data_smaller_constant, grows(-1.0)) == FAILS
-        assert self.decide(claims.less_data_smaller_constant, grows(0.0)) == FAILS
+        assert self.decide(claims.less_data_smaller_constant, grows(0.0)) == OPEN
 
     def test_stop(self):
         def settles(curve):
@@ -311,6 +338,18 @@ class TestClaims:
         assert self.decide(claims.stop_is_robust, settles(lambda e: 3 + math.exp(-e / 50))) == HOLDS
         assert self.decide(claims.stop_is_robust, settles(lambda e: (e + 1) ** -0.04)) == FAILS  # drifts for ever
         assert self.decide(claims.stop_is_robust, settles(lambda e: 3 + e % 2)) == OPEN  # never fires
+
+    def test_one_seed_or_a_missing_one_decides_nothing_that_seeds_must_decide(self):
+        assert claims._doubt([1.0]) == claims._doubt([1.0], [2.0, 3.0]) == math.inf
+        # scipy's own interval
+        values, others = [1.0, 2.0, 4.0], [0.5, 0.6, 0.9, 0.2]
+        low, high = stats.ttest_ind(values, others, equal_var=False).confidence_interval(0.95)
+        assert claims._doubt(values, others) == pytest.approx((high - low) / 2)
+        low, high = stats.ttest_1samp(values, 0).confidence_interval(0.95)
+        assert claims._doubt(values) == pytest.approx((high - low) / 2)
+        missing = self.Given(lambda row, k: fake(constant=1.0) if k else None)
+        verdicts = {v.verdict for v in claims.decide_claims(MINI, missing)}
+        assert verdicts == {OPEN}
 
     def test_what_is_not_there_is_not_decided(self):
         verdicts = claims.decide_claims(MINI, self.Given(lambda row, k: None))
@@ -329,6 +368,10 @@ GRIDS = {
     "no YAML": ("methods: [", "no valid YAML"),
     "a list": ("[1, 2]", "the file"),
     "an alias": ("settings: &a {data: digits}\nattack: *a", "aliases"),
+    "a setting that the grid decides": ("settings: {offset: 2}", "offset -> offsets"),
+    "a truth for a seed": ("seeds: [yes]", "seeds.0"),
+    "an infinite offset": ("offsets: [.inf]", "offsets.0"),
+    "a constant beyond all bounds": ("methods: [fixed]\nconstants: [1.0e+300]", "lipschitz"),
     "a binary": (b"\xff\xfe\0", "cannot read"),
 }
 
@@ -347,6 +390,11 @@ class TestSweep:
         assert all([run.settings.seed for run in row.runs] == [0, 1] for row in rows)
         assert rows[-1].runs[0].settings.lipschitz == 16
         assert rows[-1].runs[0].settings.offset == 3
+
+    def test_what_is_given_twice_is_made_once(self, tmp_path):
+        text = "methods: [fixed, fixed]\noffsets: [0, 0.0]\nconstants: [4, 4.0]\nseeds: [1, 1]"
+        (row,) = rows_of(read_grid(self.grid(tmp_path, text)))
+        assert len(row.runs) == 1
 
     @pytest.mark.parametrize("name", GRIDS)
     def test_bad_grids(self, tmp_path, name):
@@ -414,6 +462,68 @@ class TestPool:
         same = [re.sub(r'"seconds": .*', "", text) for text in (good, (place / METRICS).read_text())]
         assert same[0] == same[1]
 
+    def test_small_damage_is_mended_from_the_checkpoint(self, made):
+        folder, plan, _ = made
+        place = folder / plan[2].name
+        checkpoint = stamps(place)[place / CHECKPOINT]
+        (place / PREDICTIONS).write_bytes(b"")
+        make(plan[2], folder, should_stop=lambda: False)
+        assert finished(folder, plan[2])
+        assert stamps(place)[place / CHECKPOINT] == checkpoint  # nothing was trained again
+
+    def test_a_full_disk_or_missing_data_do_not_cost_a_good_checkpoint(self, made, monkeypatch, tmp_path):
+        folder, plan, _ = made
+        run = plan[2]
+        place = folder / run.name
+        (place / METRICS).unlink()
+        before = stamps(place)
+        for broken, error in (("evaluate", UnwritableError("no space")), ("read_data", UserError("no data"))):
+            with monkeypatch.context() as patch:
+
+                def fail(*_, error=error, **__):
+                    raise error
+
+                patch.setattr(f"lipscale.run.{broken}", fail)
+                with pytest.raises(UserError, match="no space|no data"):
+                    make(run, folder, should_stop=lambda: False)
+            assert stamps(place)[place / CHECKPOINT] == before[place / CHECKPOINT]
+        make(run, folder, should_stop=lambda: False)
+        assert finished(folder, run)
+
+    def test_what_another_process_works_on_is_left_alone(self, made):
+        folder, plan, _ = made
+        with locked(folder / LOCKS / plan[2].name), pytest.raises(UserError, match="another process"):
+            make(plan[2], folder, should_stop=lambda: False)
+
+    def test_a_run_of_another_version_is_made_again(self, made, monkeypatch):
+        folder, plan, _ = made
+        monkeypatch.setattr(pool, "version", lambda name: "999")
+        assert not finished(folder, plan[2])
+
+    @pytest.mark.slow
+    def test_a_killed_process_costs_nothing_but_time(self, tmp_path):
+        plan = [tiny(epochs=300, seed=seed) for seed in range(2)]
+        killed = []
+
+        def kill_one():
+            if not killed and (started := list(tmp_path.glob(f"*/{CHECKPOINT}"))):
+                killed.append(started)
+                os.kill(next(iter(children_of(os.getpid()))), signal.SIGKILL)
+            return False
+
+        outcome = carry_out(plan, tmp_path, jobs=2, should_stop=kill_one)
+        assert killed
+        assert outcome.failed == []
+        assert {run.digest for run in outcome.made} == {run.digest for run in plan}
+
+    def test_an_error_that_nobody_expected_is_that_runs_alone(self, tmp_path):
+        (tmp_path / "runs").mkdir()
+        bad = tiny(seed=3)
+        (tmp_path / "runs" / bad.name).write_text("no folder")
+        outcome = carry_out([bad, tiny()], tmp_path / "runs", jobs=1)
+        assert len(outcome.made) == 1
+        assert [run.digest for run, _ in outcome.failed] == [bad.digest]
+
     def test_a_failed_run_takes_those_that_follow_it_along_and_no_other(self, tmp_path):
         bad = tiny(method="fixed", batch_size=100_000)
         plan = shared([replace(tiny(method="fixed"), follows=bad, takes="lipschitz"), tiny()])
@@ -447,6 +557,15 @@ class TestPool:
         whole = carry_out(shared(rows_of(read_grid(tmp_path / "grid.yaml"))[0].runs), tmp_path / "whole", jobs=1)
         again = [read_result(tmp_path / "whole", run).metrics["ece"] for run in whole.made]
         assert float(rows[0]["ECE"]) == pytest.approx(100 * statistics.mean(again), rel=1e-12)
+
+
+def children_of(parent):
+    """Worker processes, not the helper that multiprocessing keeps beside them."""
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (path / "cmdline").read_bytes().decode(errors="replace")
+            if int((path / "stat").read_text().rsplit(")", 1)[1].split()[1]) == parent and "spawn_main" in words:
+                yield int(path.name)
 
 
 def group_lives(group):

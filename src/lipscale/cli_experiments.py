@@ -57,9 +57,10 @@ def reproduce(
     outcome = _carry_out(plan, out, jobs=jobs, data_dir=data_dir, dry_run=dry_run)
     if outcome is None:
         return
-    # what other items have left here is shown too
     results = Results(out / "runs", paper.plan_of(list(paper.ROWS), scale))
-    paper.write(chosen, scale, results, out)
+    # the page shows what earlier commands have finished, too
+    shown = [item for item in paper.ROWS if item in (*chosen, *paper.finished_items(scale, results))]
+    paper.write(shown, scale, results, out)
     typer.echo(f"Results: {out / 'RESULTS.md'}")
     _say_what_failed(outcome)
 
@@ -119,6 +120,8 @@ def _carry_out(
     from lipscale.progress import PlanProgress
     from lipscale.stopping import StopRequest, polite_stop
 
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file; choose another --out")
     runs = out / "runs"
     data_dir = data_dir.expanduser().resolve() if data_dir else None
     require_data(plan, data_dir)
@@ -131,7 +134,7 @@ def _carry_out(
             cost = estimate(run.settings, data_dir=data_dir, attack=run.attack)
             total += 0 if run.digest in done else cost.seconds
             state = "done" if run.digest in done else "to do"
-            table.add_row(describe(run.settings), str(run.settings.epochs), state, _duration(cost.seconds))
+            table.add_row(describe(run), str(run.settings.epochs), state, _duration(cost.seconds))
         Console().print(table)
         left = len(plan) - len(done)
         typer.echo(
@@ -150,7 +153,7 @@ def _carry_out(
 
         def on_end(run: "Planned", how: str) -> None:
             result = None if how else read_result(runs, run)
-            progress(f"{describe(run.settings)}: {how or _in_short(result.metrics if result else {})}")
+            progress(f"{describe(run)}: {how or _in_short(result.metrics if result else {})}")
 
         outcome = carry_out(plan, runs, jobs=jobs, data_dir=data_dir, on_end=on_end, should_stop=stop)
     if outcome.stopped:

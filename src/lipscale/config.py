@@ -80,7 +80,9 @@ class Settings(BaseModel):
         description="list finds L by calibration feedback; fixed keeps --lipschitz and trains on all data. The others "
         "are baselines: an unconstrained network without a certificate.",
     )
-    lipschitz: Positive = Field(1.0, description="The initial constant L0, or the constant of method fixed.")
+    lipschitz: float = Field(
+        1.0, ge=1e-6, le=1e6, description="The initial constant L0, or the constant of method fixed."
+    )
     offset: float = Field(
         0.0, ge=0, allow_inf_nan=False, description="Margin offset xi of the loss; larger is more robust."
     )

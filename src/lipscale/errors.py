@@ -9,6 +9,10 @@ class UserError(ValueError):
         super().__init__("".join(c if c.isprintable() else " " for c in message))
 
 
+class UnusableError(UserError):
+    """What a run has stored cannot be used: it is damaged, or its data are no longer what they were."""
+
+
 class UnwritableError(UserError):
     """A file could not be written: a full disk, a folder that may not be written to."""
 

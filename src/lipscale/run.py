@@ -32,7 +32,7 @@ from lipscale.data import (
     prepare,
     split_calibration,
 )
-from lipscale.errors import DivergedError, StoppedError, UnwritableError, UserError
+from lipscale.errors import DivergedError, StoppedError, UnusableError, UnwritableError, UserError
 from lipscale.evaluate import Evaluation, evaluate
 from lipscale.folder_lock import locked
 from lipscale.losses import class_weights
@@ -134,6 +134,7 @@ def resume(
     on_start: Callable[[Path, Settings], None] = lambda folder, settings: None,
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
     should_stop: Callable[[], bool] = lambda: False,
+    data_dir: Path | None = None,
 ) -> Run:
     """Continue a run that was stopped, to the same numbers as if it had not been; a finished one is only loaded."""
     settings = stored_settings(folder)
@@ -141,7 +142,7 @@ def resume(
         return load(folder)
     with locked(folder):
         classes, stored, digest = stored_data(folder)
-        dataset, preprocessing = read_data(settings, stored=stored, classes=classes)
+        dataset, preprocessing = read_data(settings, stored=stored, classes=classes, data_dir=data_dir)
         training = _new_training(settings, dataset, preprocessing)
         done = 0
         if (folder / CHECKPOINT).exists():
@@ -149,7 +150,7 @@ def resume(
             done = training.phase1_epochs + training.phase2_epochs
         changed = [part for part, found in _digest(dataset).items() if digest and digest.get(part) != found]
         if changed:
-            raise UserError(
+            raise UnusableError(
                 f"the {' and '.join(changed)} data of {folder} are not what they were when it was started: "
                 f"put the old ones back, or start a new run"
             )

@@ -10,7 +10,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from lipscale.config import Settings, make_settings, read_settings
 from lipscale.data import Preprocessing
-from lipscale.errors import UserError
+from lipscale.errors import UnusableError, UserError
 from lipscale.training.checkpoint import write_atomically
 
 SETTINGS, DATA, HISTORY = "settings.yaml", "data.json", "history.jsonl"
@@ -73,10 +73,13 @@ def stored_settings(folder: Path) -> Settings:
         inside = sorted(path.parent.name for path in folder.glob(f"*/{SETTINGS}"))
         hint = f"; it holds the runs {', '.join(inside[:5])}" if inside else ""
         raise UserError(f"{folder} is no run folder: it has no {SETTINGS}{hint}")
-    values, place = read_settings(folder / SETTINGS)
-    settings = make_settings(values, place=place)
+    try:
+        values, place = read_settings(folder / SETTINGS)
+        settings = make_settings(values, place=place)
+    except UserError as error:
+        raise UnusableError(str(error)) from None
     if settings.model == "auto" or settings.width is None or settings.batch_size is None:
-        raise UserError(f"{folder / SETTINGS} is damaged: model, width or batch_size is missing")
+        raise UnusableError(f"{folder / SETTINGS} is damaged: model, width or batch_size is missing")
     return settings
 
 
@@ -90,9 +93,9 @@ def stored_data(folder: Path) -> tuple[tuple[str, ...], Preprocessing, dict[str,
             TypeAdapter(dict[str, str]).validate_python(about.get("digest", {})),
         )
     except ValidationError as error:
-        raise UserError(f"{folder / DATA} is damaged ({error.errors()[0]['msg']})") from error
+        raise UnusableError(f"{folder / DATA} is damaged ({error.errors()[0]['msg']})") from error
     except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{folder / DATA} is damaged ({error!r})") from error
+        raise UnusableError(f"{folder / DATA} is damaged ({error!r})") from error
 
 
 def stored_attacks(folder: Path) -> dict[str, Any]:
@@ -133,4 +136,4 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text())
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"cannot read {path}: {error}") from error
+        raise UnusableError(f"cannot read {path}: {error}") from error

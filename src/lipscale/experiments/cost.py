@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lipscale.config import CONSTRAINED, Settings, planned_epochs, replace
+from lipscale.config import CONSTRAINED, Settings, planned_epochs
 from lipscale.data import Preprocessing
 from lipscale.data.memory import available_memory, gigabytes
 from lipscale.errors import UserError
@@ -143,7 +143,24 @@ def size_of(settings: Settings, *, data_dir: Path | None = None) -> Size:
     """The size of a named set as it is published; other data are read."""
     if settings.data in SIZES:
         return SIZES[settings.data]
-    dataset, preprocessing = read_data(replace(settings, limit=None), data_dir=data_dir)
+    # runs that differ in other things share one reading
+    about = (
+        "data",
+        "label",
+        "drop",
+        "categories",
+        "test_data",
+        "test_fraction",
+        "image_size",
+        "image_fit",
+        "image_color",
+    )
+    return _read_size(Settings.model_validate({name: getattr(settings, name) for name in about}), data_dir)
+
+
+@lru_cache
+def _read_size(settings: Settings, data_dir: Path | None) -> Size:
+    dataset, preprocessing = read_data(settings, data_dir=data_dir)
     per_value = dataset.train.inputs.dtype.itemsize
     return Size(len(dataset.train), len(dataset.test), len(dataset.classes), preprocessing.input_shape, per_value)
 

@@ -85,7 +85,7 @@ def _over_constants(axes: Axes, trained: Sequence[tuple[float, list[Result]]], f
 
 
 def _over_temperatures(axes: Axes, unit: Sequence[Result]) -> list[str]:
-    scales = [1 / t for result in unit if 0 < (t := result.metrics["temperature"]) < math.inf]
+    scales = [1 / t for result in unit if 0 < (t := float(result.metrics["temperature"])) < math.inf]
     grid = scale_grid(min([1.0, *scales]) / 2, max([1.0, *scales]) * 8)
 
     def at(scale: float, result: Result) -> tuple[Tensor, Tensor, int]:

@@ -4,10 +4,12 @@ import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 from lipscale.config import Settings, as_yaml
 from lipscale.config import replace as change
+from lipscale.data import READERS
 from lipscale.robustness import AttackName
 
 # what decides where a run is made, not what comes out
@@ -27,7 +29,7 @@ class AttackBudget:
 class Planned:
     """A run to make: its settings, and what it takes over from another run, which then comes first.
 
-    It `takes` the epochs that the other one needed, or L' = 1 / T* from the T* that was measured on it.
+    It `takes` the epochs that the other one needed, or L' = 1 / T* from the T* that the test set asked it for.
     """
 
     settings: Settings
@@ -39,7 +41,7 @@ class Planned:
     def digest(self) -> str:
         """A short fingerprint of all that decides the run's result."""
         machine = {name: Settings.model_fields[name].default for name in OF_THE_MACHINE}
-        text = as_yaml(change(self.settings, **machine))
+        text = as_yaml(change(self.settings, **machine)) + _state_of(self.settings)
         if self.follows is not None:
             text += f"{self.takes} of {self.follows.digest}"
         return hashlib.sha256(text.encode()).hexdigest()[:10]
@@ -47,7 +49,7 @@ class Planned:
     @property
     def name(self) -> str:
         """The run folder's name: what people look for first, then the fingerprint."""
-        words = re.sub(r"[^\w.=-]+", "_", describe(self.settings, sep="-"))  # a user's file may be called anything
+        words = re.sub(r"[^\w.=-]+", "_", describe(self, sep="-"))  # a user's file may be called anything
         return f"{words}-{self.digest}"
 
 
@@ -60,15 +62,30 @@ class Row:
     group: str = ""
 
 
-def describe(settings: Settings, *, sep: str = " ") -> str:
+def _state_of(settings: Settings) -> str:
+    """Where a user's own files lie and when they were last changed: other content is another run."""
+    named = () if settings.data in READERS else (settings.data,)
+    paths = [Path(path).expanduser().resolve() for path in (*named, settings.test_data) if path is not None]
+    entries = [entry for path in paths if path.exists() for entry in (path, *(path.iterdir() if path.is_dir() else ()))]
+    return "".join(f"{path} {(state := path.stat()).st_size} {state.st_mtime_ns}\n" for path in sorted(entries))
+
+
+def describe(run: Planned, *, sep: str = " ") -> str:
     """A run in a few words, such as `cifar10 list xi=3 seed=1`."""
+    settings = run.settings
     parts = [settings.data.rsplit("/", 1)[-1], settings.method]
     if settings.limit is not None:
         parts.append(f"n={settings.limit}")
-    if settings.method == "fixed" or (settings.method == "list" and settings.lipschitz != 1):
+    if run.takes == "lipschitz":
+        parts.append("retrained")
+    elif settings.method == "fixed" or (settings.method == "list" and settings.lipschitz != 1):
         parts.append(f"L={settings.lipschitz:g}")
     if settings.offset:
         parts.append(f"xi={settings.offset:g}")
+    if settings.phase1_only:
+        parts.append("phase1")
+    if settings.phase2_start == "restart":
+        parts.append("restarted")
     return sep.join([*parts, f"seed={settings.seed}"])
 
 

@@ -1,16 +1,18 @@
 """Many runs at a time, a process each: what is done is skipped, a broken-off run goes on, a damaged one is redone."""
 
 import logging
+import math
 import os
 import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from multiprocessing import get_context
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -19,13 +21,16 @@ import torch
 
 from lipscale import run as runs
 from lipscale.config import Settings, replace
-from lipscale.errors import DivergedError, StoppedError, UnsoundError, UserError
+from lipscale.errors import DivergedError, StoppedError, UnsoundError, UnusableError, UserError
 from lipscale.experiments.plan import Planned, describe
 from lipscale.experiments.results import Result, read_result
 from lipscale.folder_lock import locked
 from lipscale.robustness import Attack
-from lipscale.run_folder import MODEL, SETTINGS
+from lipscale.run_folder import METRICS, MODEL, SETTINGS, VERSIONS, read_json
 from lipscale.training.checkpoint import load_tensors
+
+LOCKS = ".locks"
+STOPPED = "stopped"
 
 
 @dataclass
@@ -45,12 +50,14 @@ def finished(folder: Path, run: Planned) -> bool:
 
 
 def trained(folder: Path, run: Planned) -> Result | None:
-    """The run's result, if metrics, predictions and a readable network are there."""
+    """The run's result, if metrics, predictions and a readable network are there, all of this version."""
+    place = folder / run.name
     try:
-        load_tensors(folder / run.name / MODEL)
-    except UserError:
+        load_tensors(place / MODEL)
+        current = read_json(place / VERSIONS)["lipscale"] == version("lipscale")
+    except (UserError, KeyError, TypeError):
         return None
-    return read_result(folder, run)
+    return read_result(folder, run) if current else None
 
 
 def carry_out(
@@ -66,54 +73,64 @@ def carry_out(
 
     `on_end` hears of each run as it ends: "" where all is well, else why not.
     """
-    outcome = Outcome()
-    done = {run.digest for run in plan if finished(folder, run)}
-    outcome.skipped = [run for run in plan if run.digest in done]
+    outcome = Outcome(skipped=[run for run in plan if finished(folder, run)])
+    done = {run.digest for run in outcome.skipped}
+    broken: set[str] = set()
     waiting = [run for run in plan if run.digest not in done]
-    if not waiting:
-        return outcome
-    folder.mkdir(parents=True, exist_ok=True)
+    (folder / LOCKS).mkdir(parents=True, exist_ok=True)
+
+    def end(run: Planned, how: str) -> None:
+        (broken if how else done).add(run.digest)
+        if how:
+            outcome.failed.append((run, how))
+        else:
+            outcome.made.append(run)
+        on_end(run, how)
+
+    while waiting and not outcome.stopped:
+        with _processes(jobs) as (pool, stop):
+            running: dict[Future[str], Planned] = {}
+            while (waiting or running) and not outcome.stopped:
+                if should_stop():
+                    stop.set()  # those that run save and end
+                    outcome.stopped = True
+                for run in [run for run in waiting if run.follows is not None and run.follows.digest in broken]:
+                    waiting.remove(run)
+                    end(run, "the run that it follows has failed")
+                ready = [run for run in waiting if run.follows is None or run.follows.digest in done]
+                try:
+                    for run in ready[: jobs - len(running)]:
+                        running[pool.submit(_make_in_process, run, folder, data_dir)] = run
+                        waiting.remove(run)
+                    for future in wait(running, timeout=0.5, return_when=FIRST_COMPLETED).done:
+                        how = future.result()
+                        run = running.pop(future)
+                        if how != STOPPED:
+                            end(run, how)
+                except BrokenProcessPool:  # the system has killed a process
+                    if jobs == 1:
+                        for run in running.values():
+                            end(run, "its process was killed, perhaps for want of memory")
+                    else:  # they go on from their checkpoints, with more room for each
+                        waiting = [*running.values(), *waiting]
+                    jobs = max(1, jobs - 1)
+                    break
+    return outcome
+
+
+@contextmanager
+def _processes(jobs: int) -> Iterator[tuple[ProcessPoolExecutor, Event]]:
+    """A pool, and the event that asks its runs to save and end; whatever goes wrong here, no process stays behind."""
     context = get_context("spawn")  # a fork would inherit torch's threads in an unknown state
     stop = context.Event()
-    threads = max(1, _cores() // jobs)
-    broken: set[str] = set()
-    running: dict[Future[str], Planned] = {}
-    with ProcessPoolExecutor(
-        jobs, mp_context=context, initializer=_begin, initargs=(stop, os.getpid(), threads)
-    ) as pool:
-        while waiting or running:
-            if should_stop() and not stop.is_set():
-                stop.set()  # those that run save and end
-                outcome.stopped = True
-                waiting.clear()
-            for run in [run for run in waiting if run.follows is not None and run.follows.digest in broken]:
-                waiting.remove(run)
-                broken.add(run.digest)
-                outcome.failed.append((run, "the run that it follows has failed"))
-            ready = [run for run in waiting if run.follows is None or run.follows.digest in done]
-            for run in ready[: jobs - len(running)]:
-                waiting.remove(run)
-                running[pool.submit(_make_in_process, run, folder, data_dir)] = run
-            ended, _ = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
-            for future in ended:
-                run = running.pop(future)
-                try:
-                    how = future.result()
-                except BrokenProcessPool:
-                    raise UserError(
-                        "a training process was killed, perhaps for want of memory: run the same command again, with a "
-                        "smaller --jobs"
-                    ) from None
-                if how == "stopped":
-                    outcome.stopped = True
-                    continue
-                (broken if how else done).add(run.digest)
-                if how:
-                    outcome.failed.append((run, how))
-                else:
-                    outcome.made.append(run)
-                on_end(run, how)
-    return outcome
+    arguments = (stop, os.getpid(), max(1, _cores() // jobs))
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=arguments) as pool:
+        try:
+            yield pool, stop
+        except BaseException:  # a second Ctrl-C, for one: at once, every epoch is saved already
+            for process in list(pool._processes.values()):
+                process.terminate()
+            raise
 
 
 def default_jobs(plan: Sequence[Planned]) -> int:
@@ -123,32 +140,49 @@ def default_jobs(plan: Sequence[Planned]) -> int:
 
 
 def make(run: Planned, folder: Path, *, data_dir: Path | None = None, should_stop: Callable[[], bool]) -> None:
-    """Train a planned run, or go on with it, then attack it as planned."""
+    """Train a planned run, or go on with it, then attack it as planned; nobody else may work on it meanwhile."""
     place = folder / run.name
-    if trained(folder, run) is None:
-        if place.exists():
-            with locked(place):  # what another process works on is no wreck
-                pass
-        if (place / SETTINGS).exists():
-            with suppress(UserError):  # damaged: not trusted, done again
-                runs.resume(place, should_stop=should_stop)
+    data_dir = data_dir or run.settings.data_dir
+    with locked(_lock(folder, run)):
+        if trained(folder, run) is None and (place / SETTINGS).exists():
+            (place / METRICS).unlink(
+                missing_ok=True
+            )  # not trusted: measured again, from the checkpoint if that is good
+            with suppress(UnusableError):
+                runs.resume(place, should_stop=should_stop, data_dir=data_dir)
         if trained(folder, run) is None:
-            shutil.rmtree(place, ignore_errors=True)
+            if place.exists():
+                _set_aside(place)
             runs.train(replace(_taken_over(run, folder), out=place, data_dir=data_dir), should_stop=should_stop)
-    if run.attack is not None:
+        if run.attack is not None:
 
-        def heed(what: str, done: int, total: int) -> None:
-            if should_stop():  # what is finished of the attack is kept
-                raise StoppedError("stopped")
+            def heed(what: str, done: int, total: int) -> None:
+                if should_stop():  # what is finished of the attack is kept
+                    raise StoppedError(STOPPED)
 
-        runs.attack_run(
-            runs.load(place, device=run.settings.device),
-            Attack(run.attack.name),
-            samples=run.attack.samples,
-            epsilons=(run.attack.epsilon,),
-            data_dir=data_dir,
-            on_progress=heed,
-        )
+            runs.attack_run(
+                runs.load(place, device=run.settings.device),
+                Attack(run.attack.name),
+                samples=run.attack.samples,
+                epsilons=(run.attack.epsilon,),
+                data_dir=data_dir,
+                on_progress=heed,
+            )
+
+
+def _lock(folder: Path, run: Planned) -> Path:
+    """What is locked while a run is made: beside its folder, which may have to make way."""
+    path = folder / LOCKS / run.name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    return path
+
+
+def _set_aside(place: Path) -> None:
+    """Keep a wreck for those who want to know, out of the way."""
+    aside = place.with_name(f"{place.name}.damaged")
+    shutil.rmtree(aside, ignore_errors=True)
+    place.rename(aside)
 
 
 def _taken_over(run: Planned, folder: Path) -> Settings:
@@ -157,10 +191,13 @@ def _taken_over(run: Planned, folder: Path) -> Settings:
         return run.settings
     source = read_result(folder, run.follows)
     if source is None:
-        raise UserError(f"{describe(run.settings)} follows {describe(run.follows.settings)}, which is not finished")
+        raise UserError(f"{describe(run)} follows {describe(run.follows)}, which is not finished")
     if run.takes == "epochs":
         return replace(run.settings, epochs=source.epochs)
-    return replace(run.settings, lipschitz=1 / float(source.metrics["temperature"]))
+    temperature = float(source.metrics["temperature"])
+    if not 0 < temperature < math.inf:
+        raise UserError(f"T* of {describe(run.follows)} is {temperature}: there is no 1 / T* to take over")
+    return replace(run.settings, lipschitz=1 / temperature, epochs=source.settings.epochs)
 
 
 # of each process
@@ -192,9 +229,11 @@ def _make_in_process(run: Planned, folder: Path, data_dir: Path | None) -> str:
         with _working:
             make(run, folder, data_dir=data_dir, should_stop=_should_stop)
     except StoppedError:
-        return "stopped"
-    except (UserError, DivergedError, UnsoundError, OSError) as error:
-        return str(error) or type(error).__name__
+        return STOPPED
+    except (UserError, DivergedError, UnsoundError) as error:
+        return str(error)
+    except Exception as error:  # whatever it is, the other runs are not to blame
+        return f"{type(error).__name__}: {error}"
     return ""
 
 

@@ -11,6 +11,7 @@ from lipscale.data import READERS, find_folder
 from lipscale.errors import UserError
 from lipscale.experiments import published, recipes
 from lipscale.experiments.claims import Verdict, decide_claims
+from lipscale.experiments.cost import size_of
 from lipscale.experiments.figures import draw_figures
 from lipscale.experiments.plan import AttackBudget, Planned, Row, shared
 from lipscale.experiments.profiles import CERTIFIED_AT, Profile
@@ -47,6 +48,12 @@ CALIBRATED = (
     Column("Calibrated", lambda r: float(r.calibrated), shown="count"),
     Column("strictly", lambda r: float(r.metrics["ece"] <= r.strict_limit), shown="count"),
 )
+EXPLAINED = (
+    "Accuracies and errors are in per cent, mean ± standard deviation over seeds; the best is bold, the second "
+    'underlined. "Calibrated" counts the seeds whose ECE is not above the one-sided limit of a calibrated network, '
+    'with the same allowance for a T* from a tenth of the data for every method; "strictly" is without it. AA is '
+    "AutoAttack (l2) on a subset of the test set, CRA is certified accuracy on all of it."
+)
 CONSTANT = Column("L", lambda r: r.constant if r.constrained else None, shown="number")
 
 
@@ -63,15 +70,21 @@ def plan_of(items: Sequence[str], profile: Profile) -> list[Planned]:
     return shared(run for item in items for row in ROWS[item](profile) for run in row.runs)
 
 
+def finished_items(profile: Profile, results: Results) -> list[str]:
+    """The items of which every run is there."""
+    return [item for item, rows in ROWS.items() if all(len(results.of(row)) == len(row.runs) for row in rows(profile))]
+
+
 def require_data(plan: Sequence[Planned], data_dir: Path | None) -> None:
     """Say what is missing before any run starts, and how to get it."""
-    missing = {run.settings.data for run in plan if run.settings.data in READERS}
-    missing = {name for name in missing if find_folder(name, data_dir) is None}
+    named = {(run.settings.data, data_dir or run.settings.data_dir) for run in plan if run.settings.data in READERS}
+    missing = {name for name, place in named if find_folder(name, place) is None}
     if missing:
         how = "; ".join(f"{name}: {READERS[name].get}" for name in sorted(missing))
         raise UserError(f"{' and '.join(sorted(missing))} {'is' if len(missing) == 1 else 'are'} not here. Get {how}")
-    if any(run.attack is not None and run.attack.name == "autoattack" for run in plan):
-        require_autoattack((3, 32, 32))
+    for run in plan:
+        if run.attack is not None and run.attack.name == "autoattack":
+            require_autoattack(size_of(run.settings, data_dir=data_dir).shape)
 
 
 def main_table(profile: Profile, results: Results) -> Table:
@@ -144,7 +157,7 @@ def claims_as_csv(verdicts: Sequence[Verdict]) -> str:
 
 def write(items: Sequence[str], profile: Profile, results: Results, out: Path) -> list[Path]:
     """Write what the items are made of, and RESULTS.md, which shows it all."""
-    page = [f"# Results of the profile `{profile.name}`\n", f"{len(results)} finished runs.\n"]
+    page = [f"# Results of the profile `{profile.name}`\n", f"{len(results)} finished runs. {EXPLAINED}\n"]
     written: list[Path] = []
 
     def put(name: str, text: str | bytes) -> None:

@@ -108,7 +108,7 @@ class Results:
 def read_result(folder: Path, run: Planned) -> Result | None:
     """A planned run's result, or none where it is not finished, or damaged."""
     try:
-        facts = read_facts(folder / run.name, describe(run.settings), with_samples=False)
+        facts = read_facts(folder / run.name, describe(run), with_samples=False)
     except UserError:
         return None
     return Result(run, facts) if facts.answers is not None and facts.history else None

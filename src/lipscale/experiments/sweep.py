@@ -6,16 +6,20 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from lipscale.config import LONGEST_FILE, Positive, make_settings
+from lipscale.config import CONSTRAINED, LONGEST_FILE, Positive, make_settings
 from lipscale.errors import UserError
 from lipscale.experiments.figures import front
 from lipscale.experiments.plan import AttackBudget, Planned, Row
-from lipscale.experiments.reproduce import CALIBRATED, CONSTANT, measured
+from lipscale.experiments.reproduce import CONSTANT, measured
 from lipscale.experiments.results import Results
-from lipscale.experiments.tables import as_csv, as_latex, as_markdown, make_table, ranked
+from lipscale.experiments.tables import Column, as_csv, as_latex, as_markdown, make_table, ranked
 from lipscale.report.page import save_figure
 from lipscale.robustness import AttackName
 from lipscale.training.checkpoint import write_atomically
+
+SWEPT = {"method": "methods", "offset": "offsets", "lipschitz": "constants", "seed": "seeds", "out": "--out"}
+# by each run's own limit: LiST's allows for the error of its T*, others have none to allow for
+CALIBRATED = Column("Calibrated", lambda r: float(r.metrics["calibrated"]), shown="count")
 
 
 class _Attack(BaseModel):
@@ -31,9 +35,9 @@ class Grid(BaseModel):
     model_config = ConfigDict(extra="forbid")
     settings: dict[str, Any] = {}  # of every run, as in a settings file
     methods: tuple[str, ...] = Field(("list",), min_length=1)
-    offsets: tuple[Annotated[float, Field(ge=0)], ...] = Field((0.0,), min_length=1)
+    offsets: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] = Field((0.0,), min_length=1)
     constants: tuple[Positive, ...] = Field((1.0,), min_length=1)
-    seeds: tuple[int, ...] = Field((0,), min_length=1)
+    seeds: tuple[Annotated[int, Field(strict=True, ge=0)], ...] = Field((0,), min_length=1)
     attack: _Attack | None = None
 
 
@@ -62,11 +66,14 @@ def read_grid(path: Path) -> Grid:
 
 def rows_of(grid: Grid) -> list[Row]:
     """A row for each method and value that it has, a run for each seed."""
+    swept = [f"{name} -> {key}" for name, key in SWEPT.items() if name in grid.settings]
+    if swept:
+        raise UserError(f"the grid's settings name what the grid itself decides: {', '.join(swept)}")
     attack = None if grid.attack is None else AttackBudget(grid.attack.name, grid.attack.epsilon, grid.attack.samples)
     rows = []
     for method in dict.fromkeys(grid.methods):
-        constants = grid.constants if method == "fixed" else (None,)
-        offsets = grid.offsets if method in ("list", "fixed") else (None,)
+        constants = dict.fromkeys(grid.constants) if method == "fixed" else (None,)
+        offsets = dict.fromkeys(grid.offsets) if method in CONSTRAINED else (None,)
         for constant in constants:
             for offset in offsets:
                 values: dict[str, Any] = {**grid.settings, "method": method}
@@ -87,7 +94,7 @@ def write(rows: list[Row], results: Results, out: Path) -> list[Path]:
     attack = next((run.attack for row in rows for run in row.runs if run.attack is not None), AttackBudget())
     columns = [
         column
-        for column in (*measured(attack), *CALIBRATED, CONSTANT)
+        for column in (*measured(attack), CALIBRATED, CONSTANT)
         if any(column.value(result) is not None for row in rows for result in results.of(row))
     ]
     table = ranked(make_table("Sweep", "Run", columns, [("", row.name, results.of(row)) for row in rows]))

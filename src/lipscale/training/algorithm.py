@@ -119,7 +119,8 @@ class ListTraining:
 
     def phase_two(self, total: Samples) -> None:
         """Data re-integration: fine-tune on D_train and D_cal together, with L frozen at L*."""
-        if self.phase2_epochs == 0 and self.settings.phase2_start == "restart":
+        # once, at its very beginning: an epoch that was stopped has a restarted optimizer already
+        if self.phase2_epochs == 0 and self.partial is None and self.settings.phase2_start == "restart":
             self.optimizer = new_optimizer(self.net, self.settings)
         while self.phase2_epochs < self.finishing_epochs:
             with self._epoch(total, phase=2, number=self.phase2_epochs + 1):

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from lipscale.errors import UnwritableError, UserError
+from lipscale.errors import UnusableError, UnwritableError, UserError
 from lipscale.training.algorithm import ListTraining
 
 FORMAT = "lipscale-2"
@@ -76,16 +76,16 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             if FORMAT not in metadata:
-                raise UserError(f"{path} was not written by this version of lipscale (expected format {FORMAT})")
+                raise UnusableError(f"{path} was not written by this version of lipscale (expected format {FORMAT})")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
         checksum, text = metadata[FORMAT][:64], metadata[FORMAT][64:]
         if _checksum(tensors, text) != checksum:
-            raise UserError(f"{path} is damaged: its content does not match its checksum")
+            raise UnusableError(f"{path} is damaged: its content does not match its checksum")
         return tensors, json.loads(text)
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None
     except (SafetensorError, OSError, json.JSONDecodeError) as error:
-        raise UserError(f"{path} is truncated or no lipscale file ({error})") from error
+        raise UnusableError(f"{path} is truncated or no lipscale file ({error})") from error
 
 
 def load_network(net: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
@@ -94,7 +94,7 @@ def load_network(net: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> N
         net.load_state_dict(dict(tensors))
     except RuntimeError as error:
         reason = textwrap.shorten(str(error), 200)
-        raise UserError(f"{path} does not fit the network of its settings: {reason}") from error
+        raise UnusableError(f"{path} does not fit the network of its settings: {reason}") from error
 
 
 def save_training(path: Path, training: ListTraining) -> None:
@@ -121,7 +121,7 @@ def load_training(path: Path, training: ListTraining) -> None:
     """Put a saved state into a freshly built training."""
     tensors, values = load_tensors(path)
     if values.get("settings") != _digest(training):
-        raise UserError(f"{path} is no checkpoint of a run with these settings")
+        raise UnusableError(f"{path} is no checkpoint of a run with these settings")
     net: dict[str, Tensor] = {}
     slots: dict[int, dict[str, Tensor]] = {}
     try:
@@ -138,5 +138,5 @@ def load_training(path: Path, training: ListTraining) -> None:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, UserError):
             raise
-        raise UserError(f"{path} is no checkpoint of this training ({error!r})") from error
+        raise UnusableError(f"{path} is no checkpoint of this training ({error!r})") from error
     training.net.eval()
