@@ -29,6 +29,7 @@ TINY = dataclasses.replace(
     search={"epochs": 4, "phase2_epochs": 1},
     epochs={**MINI.epochs, "fixed": 4},
     seeds={DATA: (0,)},
+    more_seeds={DATA: (0,)},
     constants=(1, 8),
     offsets=(0, 2),
     starts=(1, 10),

@@ -278,7 +278,7 @@ class TestClaims:
             def make(row, k):
                 xi = self.constant(row)
                 run = fake(accuracy=0.8, ece=0.01, calibrated=calibrated(xi))
-                run.certified = lambda eps: 0.5 + gain * xi + 0.001 * k * (1 + xi)
+                run.certified = lambda eps: (0.5 if eps < 0.2 else 0.3) + gain * xi + 0.001 * k * (1 + xi)
                 return run
 
             return make
@@ -517,12 +517,14 @@ class TestPool:
         assert {run.digest for run in outcome.made} == {run.digest for run in plan}
 
     def test_an_error_that_nobody_expected_is_that_runs_alone(self, tmp_path):
-        (tmp_path / "runs").mkdir()
         bad = tiny(seed=3)
-        (tmp_path / "runs" / bad.name).write_text("no folder")
+        (tmp_path / "runs" / bad.name / "wreck").mkdir(parents=True)
+        (tmp_path / "runs" / f"{bad.name}.damaged").write_text("in the way")
         outcome = carry_out([bad, tiny()], tmp_path / "runs", jobs=1)
         assert len(outcome.made) == 1
-        assert [run.digest for run, _ in outcome.failed] == [bad.digest]
+        ((run, why),) = outcome.failed
+        assert run.digest == bad.digest
+        assert why.startswith("NotADirectoryError")
 
     def test_a_failed_run_takes_those_that_follow_it_along_and_no_other(self, tmp_path):
         bad = tiny(method="fixed", batch_size=100_000)
@@ -588,6 +590,7 @@ class TestCommands:
             search={"epochs": 3, "phase2_epochs": 1},
             epochs=dict.fromkeys(MINI.epochs, 1),
             seeds=dict.fromkeys(sets, (0,)),
+            more_seeds=dict.fromkeys(sets, (0,)),
             sizes=(300, 250, 200, 150, 100),
             attack=AttackBudget("pgd", 0.5, 10),
             settling={**TINY, "epochs": 3},

@@ -20,6 +20,7 @@ class Profile:
     epochs: dict[str, int]  # of each method
     fixed_as_long_as_list: bool  # fixed L trains for the epochs that LiST took; else for its planned budget
     seeds: dict[str, tuple[int, ...]]  # by title
+    more_seeds: dict[str, tuple[int, ...]]  # where LiST is compared with itself, and differences are small
     sizes: tuple[int, ...]  # N of the low-data regimes on the main set
     attack: AttackBudget
     settling: dict[str, Any]  # the long run of the paper's rule that shows when its stop fires
@@ -72,6 +73,7 @@ PAPER = Profile(
     },
     fixed_as_long_as_list=True,
     seeds={"CIFAR-10": (0, 1, 2), "CIFAR-100": (0,), "Tiny-ImageNet": (0,)},
+    more_seeds={"CIFAR-10": (0, 1, 2), "CIFAR-100": (0,), "Tiny-ImageNet": (0,)},
     sizes=(50_000, 25_000, 10_000, 5_000, 1_000),
     attack=AttackBudget(samples=10_000),
     settling={"data": "cifar10", "epochs": 5000, "tolerance": 0.0002},
@@ -97,7 +99,8 @@ MINI = Profile(
         "fixed": 40,
     },
     fixed_as_long_as_list=False,
-    seeds={"CIFAR-10 (5,000)": (0, 1, 2), "Fashion-MNIST (5,000)": (0, 1, 2), "digits": (0, 1, 2)},
+    seeds=dict.fromkeys(("CIFAR-10 (5,000)", "Fashion-MNIST (5,000)", "digits"), (0, 1, 2)),
+    more_seeds=dict.fromkeys(("CIFAR-10 (5,000)", "Fashion-MNIST (5,000)", "digits"), (0, 1, 2, 3, 4)),
     sizes=(5000, 2500, 1000, 500, 250),
     attack=AttackBudget(samples=200),
     constants=(0.25, 0.5, *PAPER.constants),  # small networks on little data are calibrated near L = 1

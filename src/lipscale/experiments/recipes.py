@@ -99,7 +99,7 @@ def phases(profile: Profile, data: str) -> list[Row]:
     return [
         Row(
             name,
-            tuple(replace(_list(profile, data, seed=s, **change), attack=profile.attack) for s in profile.seeds[data]),
+            tuple(replace(_list(profile, data, seed=s, **change), attack=profile.attack) for s in _more(profile, data)),
             data,
         )
         for name, change in changes.items()
@@ -126,8 +126,14 @@ def constants_figure(profile: Profile, data: str) -> list[Row]:
 
 def offsets_figure(profile: Profile, data: str) -> list[Row]:
     """The calibrated front over xi (Fig. 3, right); it is attacked where a table shows the attack."""
-    rows = [lipschitz_scaling(profile, offset, data) for offset in profile.offsets]
-    return [replace(row, runs=tuple(replace(run, attack=None) for run in row.runs)) for row in rows]
+    return [
+        Row(
+            f"LiST (xi = {offset:g})",
+            tuple(replace(_list(profile, data, seed=s, offset=offset), attack=None) for s in _more(profile, data)),
+            LIPSCHITZ,
+        )
+        for offset in profile.offsets
+    ]
 
 
 def starts_figure(profile: Profile, data: str) -> list[Row]:
@@ -135,7 +141,7 @@ def starts_figure(profile: Profile, data: str) -> list[Row]:
     return [
         Row(
             f"L0 = {start:g}",
-            tuple(replace(_list(profile, data, seed=s, lipschitz=start), attack=None) for s in profile.seeds[data]),
+            tuple(replace(_list(profile, data, seed=s, lipschitz=start), attack=None) for s in _more(profile, data)),
         )
         for start in profile.starts
     ]
@@ -213,6 +219,11 @@ def _baseline(profile: Profile, name: str, method: str) -> Row:
 def _list(profile: Profile, data: str, *, seed: int, **changes: Any) -> Planned:
     """LiST in the profile's version."""
     return Planned(_settings(profile, data, seed=seed, **{**profile.search, **changes}), _attack(profile, data))
+
+
+def _more(profile: Profile, data: str) -> tuple[int, ...]:
+    """The seeds with which LiST is compared with itself: its phases, offsets and starts differ by little."""
+    return profile.more_seeds[data]
 
 
 def _attack(profile: Profile, data: str) -> AttackBudget | None:
