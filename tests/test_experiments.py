@@ -278,7 +278,7 @@ class TestClaims:
             def make(row, k):
                 xi = self.constant(row)
                 run = fake(accuracy=0.8, ece=0.01, calibrated=calibrated(xi))
-                run.certified = lambda eps: (0.5 if eps < 0.2 else 0.3) + gain * xi + 0.001 * k * (1 + xi)
+                run.certified = lambda eps: (0.5 if eps < 0.2 else 0.3) + gain * xi + 0.001 * (k - 2) * (1 + xi)
                 return run
 
             return make
