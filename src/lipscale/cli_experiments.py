@@ -155,7 +155,7 @@ def _carry_out(
             result = None if how else read_result(runs, run)
             progress(f"{describe(run)}: {how or _in_short(result.metrics if result else {})}")
 
-        outcome = carry_out(plan, runs, jobs=jobs, data_dir=data_dir, on_end=on_end, should_stop=stop)
+        outcome = carry_out(plan, runs, jobs=jobs, done=done, data_dir=data_dir, on_end=on_end, should_stop=stop)
     if outcome.stopped:
         typer.echo("Stopped. What is finished is kept: the same command goes on.", err=True)
         raise typer.Exit(stop.exit_code)

@@ -13,6 +13,7 @@ from itertools import pairwise
 
 import torch
 from scipy.stats import t as student
+from torch import Tensor
 
 from lipscale import run as runs
 from lipscale.certificate import Certificate
@@ -311,8 +312,7 @@ def _compare_phases(profile: Profile, results: Results, data: str, after: str, h
     for name, score in _SCORES.items():
         # the same test samples under the same seed: differences of single samples, (seeds, N)
         differences = torch.stack([score(b) - score(a) for a, b in zip(first, second, strict=True)])
-        gain, samples = float(differences.mean()), differences.mean(0)
-        doubt = math.hypot(2 * float(samples.std()) / math.sqrt(len(samples)), _doubt(differences.mean(1).tolist()))
+        gain, doubt = float(differences.mean()), _crossed_doubt(differences)
         gains.append((gain, doubt))
         parts.append(f"{name} {100 * gain:+.2f} ± {100 * doubt:.2f} points")
     before, kept = (sum(r.calibrated for r in found) for found in (first, second))
@@ -331,7 +331,7 @@ def _compare_phases(profile: Profile, results: Results, data: str, after: str, h
     )
 
 
-_SCORES: dict[str, Callable[[Result], torch.Tensor]] = {
+_SCORES: dict[str, Callable[[Result], Tensor]] = {
     "accuracy": lambda r: r.answers.right.double(),
     "CRA": lambda r: (r.answers.certified >= CERTIFIED_AT).double(),
 }
@@ -379,6 +379,23 @@ def _mean(values: Iterable[float]) -> float:
 
 def _deviation(values: Sequence[float]) -> float:
     return statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def _crossed_doubt(values: Tensor) -> float:
+    """Half of the 95 % interval of the mean of (seeds, N): other seeds and other test samples were possible, too.
+
+    Var = s_seeds^2 / S + s_samples^2 / N - s_rest^2 / (S N), the two-way layout of random effects: what is neither the
+    seed's nor the sample's is in both of the first two, and counts once. The t has as few degrees as there are seeds.
+    """
+    seeds, samples = values.shape
+    if seeds < 2:
+        return math.inf
+    by_seed, by_sample = values.mean(1), values.mean(0)
+    rest = values - by_seed.unsqueeze(1) - by_sample + values.mean()
+    parts = by_seed.var() / seeds, by_sample.var() / samples
+    shared = rest.square().sum() / ((seeds - 1) * (samples - 1)) / (seeds * samples)
+    variance = torch.maximum(sum(parts) - shared, torch.maximum(*parts))
+    return float(student.ppf(0.975, seeds - 1)) * math.sqrt(variance)
 
 
 def _doubt(values: Sequence[float], others: Sequence[float] = (), *, comparisons: int = 1) -> float:

@@ -7,7 +7,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
@@ -65,16 +65,18 @@ def carry_out(
     folder: Path,
     *,
     jobs: int,
+    done: Collection[str] | None = None,
     data_dir: Path | None = None,
     on_end: Callable[[Planned, str], None] = lambda run, how: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Outcome:
     """Make every run of the plan below the folder, `jobs` at a time; a failed run does not keep the others from theirs.
 
-    `on_end` hears of each run as it ends: "" where all is well, else why not.
+    `on_end` hears of each run as it ends: "" where all is well, else why not. `done` are the digests of runs that are
+    known to be finished; left out, they are looked for.
     """
-    outcome = Outcome(skipped=[run for run in plan if finished(folder, run)])
-    done = {run.digest for run in outcome.skipped}
+    done = {run.digest for run in plan if finished(folder, run)} if done is None else set(done)
+    outcome = Outcome(skipped=[run for run in plan if run.digest in done])
     broken: set[str] = set()
     waiting = [run for run in plan if run.digest not in done]
     (folder / LOCKS).mkdir(parents=True, exist_ok=True)
