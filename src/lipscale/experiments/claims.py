@@ -385,17 +385,20 @@ def _crossed_doubt(values: Tensor) -> float:
     """Half of the 95 % interval of the mean of (seeds, N): other seeds and other test samples were possible, too.
 
     Var = s_seeds^2 / S + s_samples^2 / N - s_rest^2 / (S N), the two-way layout of random effects: what is neither the
-    seed's nor the sample's is in both of the first two, and counts once. The t has as few degrees as there are seeds.
+    seed's nor the sample's is in both of the first two, and counts once. Degrees of freedom by Satterthwaite.
     """
     seeds, samples = values.shape
     if seeds < 2:
         return math.inf
     by_seed, by_sample = values.mean(1), values.mean(0)
     rest = values - by_seed.unsqueeze(1) - by_sample + values.mean()
-    parts = by_seed.var() / seeds, by_sample.var() / samples
-    shared = rest.square().sum() / ((seeds - 1) * (samples - 1)) / (seeds * samples)
-    variance = torch.maximum(sum(parts) - shared, torch.maximum(*parts))
-    return float(student.ppf(0.975, seeds - 1)) * math.sqrt(variance)
+    a, b = float(by_seed.var()) / seeds, float(by_sample.var()) / samples
+    shared = float(rest.square().sum()) / ((seeds - 1) * (samples - 1)) / (seeds * samples)
+    variance = max(a + b - shared, a, b)
+    if variance == 0:
+        return 0.0
+    freedom = variance**2 / (a**2 / (seeds - 1) + b**2 / (samples - 1))
+    return float(student.ppf(0.975, freedom)) * math.sqrt(variance)
 
 
 def _doubt(values: Sequence[float], others: Sequence[float] = (), *, comparisons: int = 1) -> float:
