@@ -741,7 +741,7 @@ SETTINGS = {
     "--- \nseed: 1\n---\nseed: 2\n": "no valid YAML",
     "epoch: 3\n": "did you mean 'epochs'",
     "learning-rate: 3\n": "did you mean 'learning_rate'",
-    "zzz: 3\n": "unknown setting 'zzz'; known:",
+    "zzz: 3\n": "unknown setting 'zzz'; .*--help. lists them",
     "lipschitz: 0\n": "line 1: lipschitz",
     "lipschitz: .nan\n": "line 1: lipschitz",
     "lipschitz: 1e999\n": "line 1: lipschitz",

@@ -88,7 +88,7 @@ def test_death_at_every_write(tmp_path, monkeypatch, whole, write, moment):
 
     def work():
         killing = dying_at(write, moment)
-        for module in ("lipscale.run", "lipscale.training.checkpoint"):
+        for module in ("lipscale.run", "lipscale.run_folder", "lipscale.training.checkpoint"):
             monkeypatch.setattr(f"{module}.write_atomically", killing)
         lipscale.train(replace(QUICK, out=folder))
 

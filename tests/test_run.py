@@ -20,7 +20,7 @@ from lipscale.data import load_dataset
 from lipscale.errors import DivergedError, UserError
 from lipscale.predict import predict, read_inputs
 from lipscale.run import evaluate_run, resume
-from lipscale.training import algorithm
+from lipscale.training import methods
 
 QUICK = Settings(limit=300, model="convnet", width=4, epochs=4, phase2_epochs=2, batch_size=64, device="cpu")
 KEYS = {
@@ -237,13 +237,13 @@ def test_a_nan_loss_names_the_epoch_and_the_last_good_checkpoint(tmp_path, monke
     assert "--learning-rate" in str(caught.value)
     assert "checkpoint" not in str(caught.value)  # there is no good one yet
 
-    original, calls = algorithm.offset_cross_entropy, []
+    original, calls = methods.offset_cross_entropy, []
 
-    def failing(logits, labels, *, offset):
+    def failing(logits, labels, **options):
         calls.append(1)
-        return original(logits, labels, offset=offset) * (float("nan") if len(calls) > 7 else 1)  # 5 batches an epoch
+        return original(logits, labels, **options) * (float("nan") if len(calls) > 7 else 1)  # 5 batches an epoch
 
-    monkeypatch.setattr(algorithm, "offset_cross_entropy", failing)
+    monkeypatch.setattr(methods, "offset_cross_entropy", failing)
     with pytest.raises(DivergedError, match="loss became nan in epoch 2 of Phase I") as caught:
         lipscale.train(replace(quick, out=tmp_path / "s"))
     assert str(tmp_path / "s" / "checkpoint.safetensors") in str(caught.value)

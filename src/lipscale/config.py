@@ -81,7 +81,11 @@ class Settings(BaseModel):
         "are baselines: an unconstrained network without a certificate.",
     )
     lipschitz: float = Field(
-        1.0, ge=1e-6, le=1e6, description="The initial constant L0, or the constant of method fixed."
+        1.0,
+        ge=1e-6,
+        le=1e6,
+        allow_inf_nan=False,
+        description="The initial constant L0, or the constant of method fixed.",
     )
     offset: float = Field(
         0.0, ge=0, allow_inf_nan=False, description="Margin offset xi of the loss; larger is more robust."
@@ -274,7 +278,7 @@ def _explain(error: ValidationError, values: dict[str, Any], place: dict[str, st
     name = "" if where.startswith("--") else f"{key}: "  # a flag is a name already
     if first["type"] == "extra_forbidden":
         nearest = difflib.get_close_matches(key, Settings.model_fields, n=1)
-        hint = f"did you mean {nearest[0]!r}?" if nearest else f"known: {', '.join(Settings.model_fields)}"
+        hint = f"did you mean {nearest[0]!r}?" if nearest else "`lipscale train --help` lists them all"
         return f"{where}unknown setting {key!r}; {hint}"
     message = first["msg"].removeprefix("Input ").removeprefix("Value error, ")
     if first["type"] == "literal_error":
