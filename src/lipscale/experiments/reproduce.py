@@ -178,7 +178,7 @@ def write(items: Sequence[str], profile: Profile, results: Results, out: Path) -
     if "table1" in items and "table2" in items:
         beside = beside_the_paper(profile, results)
         put("beside-the-paper.md", beside)
-        page.append(f"## Beside the paper\n\nOurs, and in brackets the paper's, in per cent.\n\n{beside}")
+        page.append(f"## Beside the paper\n\nOurs, and in brackets the paper's, in per cent (but for L).\n\n{beside}")
     if "figures" in items:
         page.append("## Figures\n")
         for drawn in draw_figures(profile, results):
