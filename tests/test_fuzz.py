@@ -25,13 +25,18 @@ from PIL import Image
 import lipscale
 from lipscale.config import Settings, make_settings, read_settings
 from lipscale.data import Column, Preprocessing, Reading, load_dataset, prepare
+from lipscale.data.cifar import read_cifar10
 from lipscale.data.idx import read_idx
 from lipscale.data.pictures import look, quiet_pillow, read_picture
 from lipscale.data.plain_pickle import read_plain_pickle
 from lipscale.data.unpack import Limits, unpack
 from lipscale.errors import UserError
+from lipscale.experiments.sweep import read_grid, rows_of
 from lipscale.predict import read_inputs
-from lipscale.run import load
+from lipscale.report.facts import read_facts
+from lipscale.report.figures import draw_all
+from lipscale.robustness import Attack
+from lipscale.run import attack_run, load, resume
 from makers import python2_pickle, python3_pickle, table_rows, write_csv, write_tiny_imagenet
 from test_download import GOOD, tar, zipped
 
@@ -162,6 +167,27 @@ def archive(path):
         assert {p.name for p in path.parent.iterdir()} == {path.name, "target"}
 
 
+def cifar(path):
+    """Read the damaged file as the first of CIFAR-10's batches; the others, and the names, are good."""
+    binary = path.suffix == ".bin"
+    for name in (*(f"data_batch_{i}" for i in range(2, 6)), "test_batch"):
+        good = RECORDS if binary else python2_pickle(BATCH)
+        path.with_name(f"{name}{path.suffix}").write_bytes(good)
+    names = [f"class{i}" for i in range(10)]
+    path.with_name("batches.meta.txt").write_text("\n".join(names))
+    path.with_name("batches.meta").write_bytes(python2_pickle({"label_names": names}))
+    prepare(read_cifar10(path.parent))
+
+
+def grid(path):
+    rows_of(read_grid(path))
+
+
+GRID = (
+    b"settings: {data: digits, epochs: 3}\nmethods: [list, fixed]\noffsets: [0, 3]\nconstants: [1, 4.5]\nseeds: [0]\n"
+)
+GRID += b"attack: {name: pgd, epsilon: 0.5, samples: 20}\n"
+RECORDS = b"".join(bytes([label]) + bytes(3072) for label in range(3))
 BATCH = {"labels": [0, 1, 2], "data": np.zeros((3, 3072), np.uint8), "filenames": ["a.png", "b.png", "c.png"]}
 IDX = b"\0\0\x08\x03" + b"\0\0\0\x02\0\0\0\x03\0\0\0\x04" + bytes(24)
 X = npy(np.random.default_rng(0).random((20, 1, 4, 4)))
@@ -172,6 +198,9 @@ FILES = {
     "idx.gz": ("x-idx3-ubyte.gz", gzip.compress(IDX), read_idx),
     "pickle of Python 2": ("data_batch_1", python2_pickle(BATCH), read_plain_pickle),
     "pickle of Python 3": ("data_batch_1", python3_pickle(BATCH), read_plain_pickle),
+    "cifar": ("data_batch_1.bin", RECORDS, cifar),
+    "cifar of Python": ("data_batch_1", python2_pickle(BATCH), cifar),
+    "grid": ("g.yaml", GRID, grid),
     "csv": ("t.csv", csv_bytes(), table),
     "csv to predict": ("t.csv", csv_bytes(), lambda path: read_inputs([path], NAMED)),
     "rows to predict": ("t.csv", b"0.1,0.2,0.3,0.4\n" * 4, lambda path: read_inputs([path], GREY)),
@@ -326,6 +355,32 @@ def test_damaged_run_folders(tmp_path, run_folder, file):
     def action(content):
         (folder / file).write_bytes(content)
         load(folder)
+
+    fuzz(damaged(good), action)
+
+
+@pytest.mark.parametrize("file", ["checkpoint.safetensors", "history.jsonl", "versions.json"])
+def test_damaged_folders_of_stopped_runs(tmp_path, run_folder, file):
+    folder = shutil.copytree(run_folder, tmp_path / "run")
+    good = (folder / file).read_bytes()
+
+    def action(content):
+        (folder / file).write_bytes(content)
+        (folder / "metrics.json").unlink(missing_ok=True)
+        resume(folder)
+
+    fuzz(damaged(good), action)
+
+
+@pytest.mark.parametrize("file", ["predictions.safetensors", "history.jsonl", "robustness.json"])
+def test_damaged_folders_in_a_report(tmp_path, run_folder, file):
+    folder = shutil.copytree(run_folder, tmp_path / "run")
+    attack_run(load(folder), Attack(steps=1, restarts=1), samples=5, epsilons=(0.1,))
+    good = (folder / file).read_bytes()
+
+    def action(content):
+        (folder / file).write_bytes(content)
+        draw_all([read_facts(folder, "run", with_samples=False)])
 
     fuzz(damaged(good), action)
 
