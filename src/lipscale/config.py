@@ -2,6 +2,7 @@
 
 import difflib
 import math
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -226,44 +227,56 @@ def make_settings(values: dict[str, Any], *, place: dict[str, str] | None = None
         raise UserError(_explain(error, values, place or {})) from None
 
 
-def read_settings(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """The values in a YAML file, and for each key the place where it stands."""
+def read_yaml(path: Path, *, what: str, check: Callable[[Path, Any], None]) -> tuple[Any, Any]:
+    """The values in a YAML file and its nodes, which are checked before anything is built from them."""
     try:
         with path.open("rb") as file:
             raw = file.read(LONGEST_FILE + 1)
         if len(raw) > LONGEST_FILE:
-            raise UserError(f"{path} is no file of settings: it is longer than {LONGEST_FILE} bytes")
+            raise UserError(f"{path} is no file of {what}: it is longer than {LONGEST_FILE} bytes")
         text = raw.decode()
         node = yaml.compose(text, Loader=yaml.SafeLoader)
-        _check_nodes(path, node)
-        values = yaml.safe_load(text) or {}
+        check(path, node)
+        return yaml.safe_load(text) or {}, node
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the settings {path}: {error}") from error
+        raise UserError(f"cannot read the {what} {path}: {error}") from error
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:  # a date such as 2023-99-99, for one
         if isinstance(error, UserError):
             raise
         raise UserError(f"{path} is no valid YAML: {' '.join(str(error).split())}") from error
+
+
+def read_settings(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """The values in a YAML file, and for each key the place where it stands."""
+    values, node = read_yaml(path, what="settings", check=_check_flat)
     if not isinstance(values, dict):
         raise UserError(f"{path}: expected lines like 'epochs: 100', got {type(values).__name__}")
     pairs = node.value if isinstance(node, yaml.MappingNode) else []
     return values, {str(key.value): f"{path}, line {key.start_mark.line + 1}" for key, _ in pairs}
 
 
-def _check_nodes(path: Path, node: Any) -> None:
+def _check_flat(path: Path, node: Any) -> None:
     """Settings are flat: a name once, and a value or a list of values. Nothing deeper is even built."""
     if not isinstance(node, yaml.MappingNode):
         return
-    seen: set[str] = set()
+    check_names(path, node)
     for key, value in node.value:
+        where = f"{path}, line {key.start_mark.line + 1}"
+        parts = value.value if isinstance(value, yaml.SequenceNode) else [value]
+        if not all(isinstance(part, yaml.ScalarNode) for part in parts):
+            raise UserError(f"{where}: {key.value}: expected a value or a list of values, got something nested")
+
+
+def check_names(path: Path, node: yaml.MappingNode) -> None:
+    """Every key is a name, and stands once."""
+    seen: set[str] = set()
+    for key, _ in node.value:
         where = f"{path}, line {key.start_mark.line + 1}"
         if not isinstance(key, yaml.ScalarNode):
             raise UserError(f"{where}: expected a name such as 'epochs', got something nested")
         if key.value in seen:
             raise UserError(f"{where}: {key.value!r} is given twice")
         seen.add(key.value)
-        parts = value.value if isinstance(value, yaml.SequenceNode) else [value]
-        if not all(isinstance(part, yaml.ScalarNode) for part in parts):
-            raise UserError(f"{where}: {key.value}: expected a value or a list of values, got something nested")
 
 
 def as_yaml(settings: Settings) -> str:

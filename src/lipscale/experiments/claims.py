@@ -6,19 +6,19 @@ or not at all.
 """
 
 import math
-import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import fmean
 
 import torch
-from scipy.stats import t as student
 from torch import Tensor
 
 from lipscale import run as runs
 from lipscale.certificate import Certificate
 from lipscale.errors import UserError
 from lipscale.experiments import recipes
+from lipscale.experiments.doubt import crossed_doubt, deviation, doubt_of
 from lipscale.experiments.figures import relative_spread
 from lipscale.experiments.plan import Row, describe
 from lipscale.experiments.profiles import CERTIFIED_AT, Profile
@@ -69,8 +69,8 @@ def decide_claims(profile: Profile, results: Results) -> list[Verdict]:
 def ece_is_u_shaped(profile: Profile, results: Results, data: str) -> Verdict:
     """ECE over L has its minimum inside; ESCE goes from negative to positive."""
     rows = _several(results, recipes.constants_figure(profile, data))
-    errors = {name: _mean(r.metrics["ece"] for r in found) for name, found in rows.items()}
-    signed = {name: _mean(r.metrics["esce"] for r in found) for name, found in rows.items()}
+    errors = {name: fmean(r.metrics["ece"] for r in found) for name, found in rows.items()}
+    signed = {name: fmean(r.metrics["esce"] for r in found) for name, found in rows.items()}
     first, *inner, last = rows
     lowest = min(errors, key=errors.__getitem__)
     under = all(r.metrics["intervals"]["esce"][1] < 0 for r in rows[first])
@@ -108,7 +108,7 @@ def temperature_crosses_once(profile: Profile, results: Results, data: str) -> V
         changes.append(sum(a != b for a, b in pairwise(sides)))
         once.append(changes[-1] == 1 and sides[-1])
     figures = "; ".join(
-        f"{name}: T* {_mean(float(r.metrics['temperature']) for r in f):.3f}" for name, f in rows.items()
+        f"{name}: T* {fmean(float(r.metrics['temperature']) for r in f):.3f}" for name, f in rows.items()
     )
     return Verdict(
         "T*(L) crosses 1 once",
@@ -125,11 +125,11 @@ def start_does_not_matter(profile: Profile, results: Results, data: str) -> Verd
     """L* from every L0 is the same."""
     rows = _several(results, recipes.starts_figure(profile, data))
     seeds = [relative_spread([r.constant for r in alike]) for alike in zip(*rows.values(), strict=True)]
-    error = _mean(_temperature_error(r) for found in rows.values() for r in found)
-    spread = _mean(seeds)
+    error = fmean(_temperature_error(r) for found in rows.values() for r in found)
+    spread = fmean(seeds)
     # a spread that the calibration set could not resolve decides nothing
     verdict = HOLDS if spread < LARGEST_SPREAD else FAILS if spread > error else OPEN
-    means = {name: _mean(r.constant for r in found) for name, found in rows.items()}
+    means = {name: fmean(r.constant for r in found) for name, found in rows.items()}
     return Verdict(
         "L* does not depend on L0",
         "Sec. 4.2, Fig. 2",
@@ -151,7 +151,7 @@ def retraining_fails(profile: Profile, results: Results, data: str) -> Verdict:
         "retraining at L' = 1 / T* of a 1-Lipschitz network does not calibrate",
         "Sec. 3.2",
         "the ECE of every seed is above its one-sided limit (T* is the test set's, the best that it could be)",
-        f"{figures}; LiST's L* {_mean(r.constant for r in ours):.2f}",
+        f"{figures}; LiST's L* {fmean(r.constant for r in ours):.2f}",
         _all_or_none([not r.calibrated for r in found]),
         data,
     )
@@ -167,15 +167,15 @@ def offset_front_is_calibrated(profile: Profile, results: Results, data: str) ->
     gains, parts = [], []  # from the first xi to the last
     for epsilon in (CERTIFIED_AT, profile.attack.epsilon):  # the two radii that the paper reports
         differences = [b.certified(epsilon) - a.certified(epsilon) for a, b in zip(first, last, strict=True)]
-        gain, doubt = _mean(differences), _doubt(differences)
+        gain, doubt = fmean(differences), doubt_of(differences)
         gains.append((gain, doubt))
         parts.append(f"CRA at {epsilon:.3g} {100 * gain:+.2f} ± {100 * doubt:.2f} points")
     rises = any(gain > doubt for gain, doubt in gains)
     falls = all(gain < -doubt for gain, doubt in gains)
     figures = "; ".join(
-        f"{name}: accuracy {_mean(r.metrics['accuracy'] for r in found):.3f}, ECE "
-        f"{_mean(r.metrics['ece'] for r in found):.3f}, calibrated {calibrated[name]} of {len(found)}, "
-        f"CRA {_mean(r.certified(CERTIFIED_AT) for r in found):.3f}"
+        f"{name}: accuracy {fmean(r.metrics['accuracy'] for r in found):.3f}, ECE "
+        f"{fmean(r.metrics['ece'] for r in found):.3f}, calibrated {calibrated[name]} of {len(found)}, "
+        f"CRA {fmean(r.certified(CERTIFIED_AT) for r in found):.3f}"
         for name, found in rows.items()
     )
     return Verdict(
@@ -197,20 +197,20 @@ def list_is_best(profile: Profile, results: Results, data: str) -> Verdict:
     }
     ours = rows.pop("LiST (xi = 0)")
     rows.pop("LiST (xi = 3)", None)
-    gaps = {name: _mean(ours) - _mean(found) for name, found in rows.items()}
+    gaps = {name: fmean(ours) - fmean(found) for name, found in rows.items()}
     # as many comparisons as rows: each must be that much surer
-    better = [name for name, gap in gaps.items() if gap > _doubt(ours, rows[name], comparisons=len(rows))]
-    nearest = sorted(rows, key=lambda name: _mean(rows[name]))[:3]
+    better = [name for name, gap in gaps.items() if gap > doubt_of(ours, rows[name], comparisons=len(rows))]
+    nearest = sorted(rows, key=lambda name: fmean(rows[name]))[:3]
     closest = nearest[0]
     # at or below: the interval of the difference from the best other ends below a margin that nobody would miss
-    level = gaps[closest] + _doubt(ours, rows[closest]) < MARGIN
+    level = gaps[closest] + doubt_of(ours, rows[closest]) < MARGIN
     return Verdict(
         "LiST's ECE is at or below that of every fixed L and of every baseline",
         "Sec. 5.2, Tab. 1",
         f"LiST's mean ECE is the lowest, or above the best other's by less than {MARGIN} beyond doubt; it does not "
         f"hold where any other is lower beyond doubt ({len(rows)} comparisons, Bonferroni)",
-        f"LiST {_mean(ours):.4f} ± {_deviation(ours):.4f}; lowest others: "
-        + ", ".join(f"{name} {_mean(rows[name]):.4f} ± {_deviation(rows[name]):.4f}" for name in nearest)
+        f"LiST {fmean(ours):.4f} ± {deviation(ours):.4f}; lowest others: "
+        + ", ".join(f"{name} {fmean(rows[name]):.4f} ± {deviation(rows[name]):.4f}" for name in nearest)
         + (f"; better beyond doubt: {', '.join(better)}" if better else ""),
         FAILS if better else HOLDS if gaps[closest] <= 0 or level else OPEN,
         data,
@@ -232,14 +232,14 @@ def less_data_smaller_constant(profile: Profile, results: Results, data: str) ->
     rows = _several(results, recipes.low_data_table(profile))
     constants = {name: [r.constant for r in found] for name, found in rows.items()}
     first, *_, last = constants.values()
-    falls, doubt = _mean(first) - _mean(last), _doubt(first, last)
-    against = [name for (_, a), (name, b) in pairwise(constants.items()) if _mean(b) - _mean(a) > _doubt(a, b)]
+    falls, doubt = fmean(first) - fmean(last), doubt_of(first, last)
+    against = [name for (_, a), (name, b) in pairwise(constants.items()) if fmean(b) - fmean(a) > doubt_of(a, b)]
     return Verdict(
         "L* is smaller with less data",
         "Sec. 5.2, Tab. 2",
         "L* at the largest N is above L* at the smallest beyond doubt, and no step in between goes the other way "
         "beyond doubt",
-        "; ".join(f"{name}: {_mean(values):.2f} ± {_deviation(values):.2f}" for name, values in constants.items()),
+        "; ".join(f"{name}: {fmean(values):.2f} ± {deviation(values):.2f}" for name, values in constants.items()),
         FAILS if against or falls < -doubt else HOLDS if falls > doubt else OPEN,
         data,
     )
@@ -312,7 +312,7 @@ def _compare_phases(profile: Profile, results: Results, data: str, after: str, h
     for name, score in _SCORES.items():
         # the same test samples under the same seed: differences of single samples, (seeds, N)
         differences = torch.stack([score(b) - score(a) for a, b in zip(first, second, strict=True)])
-        gain, doubt = float(differences.mean()), _crossed_doubt(differences)
+        gain, doubt = float(differences.mean()), crossed_doubt(differences)
         gains.append((gain, doubt))
         parts.append(f"{name} {100 * gain:+.2f} ± {100 * doubt:.2f} points")
     before, kept = (sum(r.calibrated for r in found) for found in (first, second))
@@ -324,8 +324,8 @@ def _compare_phases(profile: Profile, results: Results, data: str, after: str, h
         "Sec. 4.3, Tab. 2",
         "accuracy or CRA at 36/255 rises beyond doubt (test samples and seeds), and most calibrated seeds stay so; it "
         "does not hold where one falls beyond doubt and none rises, or where most calibrated seeds are lost",
-        f"{', '.join(parts)} (± 95 %); ECE {_mean(r.metrics['ece'] for r in first):.4f} -> "
-        f"{_mean(r.metrics['ece'] for r in second):.4f}; calibrated {before} -> {kept} of {len(second)}",
+        f"{', '.join(parts)} (± 95 %); ECE {fmean(r.metrics['ece'] for r in first):.4f} -> "
+        f"{fmean(r.metrics['ece'] for r in second):.4f}; calibrated {before} -> {kept} of {len(second)}",
         FAILS if worse or lost else HOLDS if better and before else OPEN,
         data,
     )
@@ -371,43 +371,3 @@ def _temperature_error(result: Result) -> float:
 
 def _all_or_none(facts: Sequence[bool]) -> str:
     return HOLDS if all(facts) else FAILS if not any(facts) else OPEN
-
-
-def _mean(values: Iterable[float]) -> float:
-    return statistics.fmean(values)
-
-
-def _deviation(values: Sequence[float]) -> float:
-    return statistics.stdev(values) if len(values) > 1 else 0.0
-
-
-def _crossed_doubt(values: Tensor) -> float:
-    """Half of the 95 % interval of the mean of (seeds, N): other seeds and other test samples were possible, too.
-
-    Var = s_seeds^2 / S + s_samples^2 / N - s_rest^2 / (S N), the two-way layout of random effects: what is neither the
-    seed's nor the sample's is in both of the first two, and counts once. Degrees of freedom by Satterthwaite.
-    """
-    seeds, samples = values.shape
-    if seeds < 2:
-        return math.inf
-    by_seed, by_sample = values.mean(1), values.mean(0)
-    rest = values - by_seed.unsqueeze(1) - by_sample + values.mean()
-    a, b = float(by_seed.var()) / seeds, float(by_sample.var()) / samples
-    shared = float(rest.square().sum()) / ((seeds - 1) * (samples - 1)) / (seeds * samples)
-    variance = max(a + b - shared, a, b)
-    if variance == 0:
-        return 0.0
-    freedom = variance**2 / (a**2 / (seeds - 1) + b**2 / (samples - 1))
-    return float(student.ppf(0.975, freedom)) * math.sqrt(variance)
-
-
-def _doubt(values: Sequence[float], others: Sequence[float] = (), *, comparisons: int = 1) -> float:
-    """Half of the 95 % interval of a mean over seeds, or of the difference of two (Welch); inf for a single seed."""
-    parts = [(_deviation(v) ** 2 / len(v), len(v) - 1) for v in (values, others) if v]
-    variance = sum(part for part, _ in parts)
-    if any(freedom < 1 for _, freedom in parts):
-        return math.inf
-    if variance == 0:
-        return 0.0
-    freedom = variance**2 / sum(part**2 / n for part, n in parts)
-    return float(student.ppf(1 - 0.025 / comparisons, freedom)) * math.sqrt(variance)

@@ -4,6 +4,7 @@ import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -37,7 +38,7 @@ class Planned:
     follows: "Planned | None" = None
     takes: Literal["epochs", "lipschitz"] | None = None
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """A short fingerprint of all that decides the run's result."""
         machine = {name: Settings.model_fields[name].default for name in OF_THE_MACHINE}

@@ -12,7 +12,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from multiprocessing import get_context
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -26,7 +25,7 @@ from lipscale.experiments.plan import Planned, describe
 from lipscale.experiments.results import Result, read_result
 from lipscale.folder_lock import locked
 from lipscale.robustness import Attack
-from lipscale.run_folder import METRICS, MODEL, SETTINGS, VERSIONS, read_json
+from lipscale.run_folder import METRICS, MODEL, SETTINGS
 from lipscale.training.checkpoint import load_tensors
 
 LOCKS = ".locks"
@@ -50,14 +49,12 @@ def finished(folder: Path, run: Planned) -> bool:
 
 
 def trained(folder: Path, run: Planned) -> Result | None:
-    """The run's result, if metrics, predictions and a readable network are there, all of this version."""
-    place = folder / run.name
+    """The run's result, if its network can be read, too."""
     try:
-        load_tensors(place / MODEL)
-        current = read_json(place / VERSIONS)["lipscale"] == version("lipscale")
-    except (UserError, KeyError, TypeError):
+        load_tensors(folder / run.name / MODEL)
+    except UserError:
         return None
-    return read_result(folder, run) if current else None
+    return read_result(folder, run)
 
 
 def carry_out(
@@ -147,9 +144,8 @@ def make(run: Planned, folder: Path, *, data_dir: Path | None = None, should_sto
     data_dir = data_dir or run.settings.data_dir
     with locked(_lock(folder, run)):
         if trained(folder, run) is None and (place / SETTINGS).exists():
-            (place / METRICS).unlink(
-                missing_ok=True
-            )  # not trusted: measured again, from the checkpoint if that is good
+            # what is there is not trusted, but measured again, from the checkpoint if that is good
+            (place / METRICS).unlink(missing_ok=True)
             with suppress(UnusableError):
                 runs.resume(place, should_stop=should_stop, data_dir=data_dir)
         if trained(folder, run) is None:

@@ -11,12 +11,13 @@ from lipscale.data import READERS, find_folder
 from lipscale.errors import UserError
 from lipscale.experiments import published, recipes
 from lipscale.experiments.claims import Verdict, decide_claims
+from lipscale.experiments.columns import CALIBRATED, CONSTANT, measured
 from lipscale.experiments.cost import size_of
 from lipscale.experiments.figures import draw_figures
-from lipscale.experiments.plan import AttackBudget, Planned, Row, shared
-from lipscale.experiments.profiles import CERTIFIED_AT, Profile
-from lipscale.experiments.results import Result, Results
-from lipscale.experiments.tables import Column, Table, as_csv, as_latex, as_markdown, make_table, ranked
+from lipscale.experiments.plan import Planned, Row, shared
+from lipscale.experiments.profiles import Profile
+from lipscale.experiments.results import Results
+from lipscale.experiments.tables import Table, as_csv, as_latex, as_markdown, make_table, ranked
 from lipscale.report.page import save_figure
 from lipscale.training.checkpoint import write_atomically
 
@@ -29,32 +30,12 @@ ROWS: dict[str, Callable[[Profile], list[Row]]] = {
 ITEMS = (*ROWS, "all")
 
 
-def measured(attack: AttackBudget) -> tuple[Column, ...]:
-    """What the paper's tables show of each run: accuracy, calibration, what an attack left, what is proven."""
-
-    def left(result: Result) -> float | None:
-        return None if result.robust is None else float(result.robust["robust_accuracy"])
-
-    return (
-        Column("Clean acc.", lambda r: r.metrics["accuracy"], "higher"),
-        Column("ECE", lambda r: r.metrics["ece"], "lower"),
-        Column("ESCE", lambda r: r.metrics["esce"], "zero"),
-        Column(f"{'AA' if attack.name == 'autoattack' else 'PGD'} acc. ({attack.epsilon:g})", left, "higher"),
-        Column("CRA (36/255)", lambda r: r.certified(CERTIFIED_AT) if r.constrained else None, "higher"),
-    )
-
-
-CALIBRATED = (
-    Column("Calibrated", lambda r: float(r.calibrated), shown="count"),
-    Column("strictly", lambda r: float(r.metrics["ece"] <= r.strict_limit), shown="count"),
-)
 EXPLAINED = (
     "Accuracies and errors are in per cent, mean ± standard deviation over seeds; the best is bold, the second "
     'underlined. "Calibrated" counts the seeds whose ECE is not above the one-sided limit of a calibrated network, '
     'with the same allowance for a T* from a tenth of the data for every method; "strictly" is without it. AA is '
     "AutoAttack (l2) on a subset of the test set, CRA is certified accuracy on all of it."
 )
-CONSTANT = Column("L", lambda r: r.constant if r.constrained else None, shown="number")
 
 
 def items_of(names: Sequence[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from lipscale.errors import UserError
 from lipscale.experiments.plan import Planned, Row, describe
 from lipscale.metrics import ece_limit
 from lipscale.report.facts import Answers, Facts, read_facts
+from lipscale.run_folder import VERSIONS, read_json
 
 
 @dataclass(frozen=True)
@@ -106,9 +108,11 @@ class Results:
 
 
 def read_result(folder: Path, run: Planned) -> Result | None:
-    """A planned run's result, or none where it is not finished, or damaged."""
+    """A planned run's result, or none where it is not finished, damaged, or of another version of lipscale."""
+    place = folder / run.name
     try:
-        facts = read_facts(folder / run.name, describe(run), with_samples=False)
-    except UserError:
+        current = read_json(place / VERSIONS)["lipscale"] == version("lipscale")
+        facts = read_facts(place, describe(run), with_samples=False)
+    except (UserError, KeyError, TypeError):
         return None
-    return Result(run, facts) if facts.answers is not None and facts.history else None
+    return Result(run, facts) if current and facts.answers is not None and facts.history else None

@@ -6,20 +6,18 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from lipscale.config import CONSTRAINED, LONGEST_FILE, Positive, make_settings
+from lipscale.config import CONSTRAINED, Positive, check_names, make_settings, read_yaml
 from lipscale.errors import UserError
+from lipscale.experiments.columns import CONSTANT, OWN_VERDICT, measured
 from lipscale.experiments.figures import front
 from lipscale.experiments.plan import AttackBudget, Planned, Row
-from lipscale.experiments.reproduce import CONSTANT, measured
 from lipscale.experiments.results import Results
-from lipscale.experiments.tables import Column, as_csv, as_latex, as_markdown, make_table, ranked
+from lipscale.experiments.tables import as_csv, as_latex, as_markdown, make_table, ranked
 from lipscale.report.page import save_figure
 from lipscale.robustness import AttackName
 from lipscale.training.checkpoint import write_atomically
 
 SWEPT = {"method": "methods", "offset": "offsets", "lipschitz": "constants", "seed": "seeds", "out": "--out"}
-# by each run's own limit: LiST's allows for the error of its T*, others have none to allow for
-CALIBRATED = Column("Calibrated", lambda r: float(r.metrics["calibrated"]), shown="count")
 
 
 class _Attack(BaseModel):
@@ -43,25 +41,29 @@ class Grid(BaseModel):
 
 def read_grid(path: Path) -> Grid:
     """The grid in a YAML file; what is wrong with it is named."""
+    values, _ = read_yaml(path, what="grid", check=_check_plain)
     try:
-        with path.open("rb") as file:
-            raw = file.read(LONGEST_FILE + 1)
-        if len(raw) > LONGEST_FILE:
-            raise UserError(f"{path} is no grid: it is longer than {LONGEST_FILE} bytes")
-        text = raw.decode()
-        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
-            raise UserError(f"{path}: aliases (*name) are not taken here; write the values out")
-        return Grid.model_validate(yaml.safe_load(text) or {})
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the grid {path}: {error}") from error
+        return Grid.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "the file"
         raise UserError(f"{path}: {place}: {first['msg']}; known: {', '.join(Grid.model_fields)}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        if isinstance(error, UserError):
-            raise
-        raise UserError(f"{path} is no valid YAML: {' '.join(str(error).split())}") from error
+
+
+def _check_plain(path: Path, node: Any, seen: set[int] | None = None) -> None:
+    """Names stand once, and so does everything else: an alias could stand for a billion values."""
+    seen = set() if seen is None else seen
+    if id(node) in seen:
+        raise UserError(f"{path}, line {node.start_mark.line + 1}: aliases (*name) are not taken here; write it out")
+    seen.add(id(node))
+    if isinstance(node, yaml.MappingNode):
+        check_names(path, node)
+        for pair in node.value:
+            for part in pair:
+                _check_plain(path, part, seen)
+    if isinstance(node, yaml.SequenceNode):
+        for part in node.value:
+            _check_plain(path, part, seen)
 
 
 def rows_of(grid: Grid) -> list[Row]:
@@ -94,7 +96,7 @@ def write(rows: list[Row], results: Results, out: Path) -> list[Path]:
     attack = next((run.attack for row in rows for run in row.runs if run.attack is not None), AttackBudget())
     columns = [
         column
-        for column in (*measured(attack), CALIBRATED, CONSTANT)
+        for column in (*measured(attack), OWN_VERDICT, CONSTANT)
         if any(column.value(result) is not None for row in rows for result in results.of(row))
     ]
     table = ranked(make_table("Sweep", "Run", columns, [("", row.name, results.of(row)) for row in rows]))
