@@ -9,7 +9,7 @@ import json
 import statistics
 from pathlib import Path
 
-from lipscale import run
+from lipscale.assemble import new_training, read_data, resolve
 from lipscale.config import Settings, planned_epochs
 from lipscale.evaluate import evaluate
 from lipscale.metrics import ece
@@ -36,9 +36,9 @@ EPSILONS = (36 / 255, 0.25, 0.5)
 def one_run(data, rule, seed):
     """A row for each point of the run that is compared: at 40 epochs, at the end of Phase I, at the end."""
     settings = Settings.model_validate({**SETS[data], **RULES[rule], "seed": seed, "device": "cpu"})
-    dataset, preprocessing = run.read_data(settings)
-    settings = run._resolve(settings, dataset, preprocessing)
-    training = run._new_training(settings, dataset, preprocessing)
+    dataset, preprocessing = read_data(settings)
+    settings = resolve(settings, dataset, preprocessing)
+    training = new_training(settings, dataset, preprocessing)
     curve, rows = [], []
 
     def measure(epoch):

@@ -12,6 +12,7 @@ from matplotlib.text import Text
 
 from lipscale.config import replace
 from lipscale.experiments import figures
+from lipscale.experiments.fronts import front
 from lipscale.experiments.plan import AttackBudget, shared
 from lipscale.experiments.profiles import CERTIFIED_AT, MINI
 from lipscale.experiments.recipes import constants_figure, fixed, lipschitz_scaling, offsets_figure, starts_figure
@@ -207,6 +208,17 @@ def test_the_words_hold_all_points_against_one_limit(results, drawn):
     front = [results.of(row)[0] for row in offsets_figure(TINY, DATA)]
     below = sum(run.metrics["ece"] <= run.strict_limit for run in front)
     assert f"Without that allowance {below} of {len(front)} runs" in drawn["pareto-digits"].words[-1]
+
+
+def test_a_sweeps_front_holds_each_run_against_its_own_limit(results):
+    rows = [*constants_figure(TINY, DATA), *offsets_figure(TINY, DATA)]
+    found = [(row.name, results.of(row)) for row in rows]
+    axes = front(found).figure.axes[0]
+    circles = [line for line in axes.get_lines() if line.get_marker() == "o"]
+    verdicts = [run.metrics["calibrated"] for _, (run,) in found]
+    assert [circle.get_markerfacecolor() != "white" for circle in circles] == verdicts
+    limits = [f"limit {run.metrics['ece_limit']:.4f}" for _, (run,) in found]
+    assert all(limit in words for limit, words in zip(limits, front(found).words[1:], strict=True))
 
 
 def test_reliability_titles_carry_the_error(results, drawn):

@@ -178,6 +178,7 @@ GRIDS = {
     "an unknown attack": ("attack: {name: fgsm}", "attack.name"),
     "no YAML": ("methods: [", "no valid YAML"),
     "a list": ("[1, 2]", "the file"),
+    "a key that stands twice": ("seeds: [0]\nseeds: [1]", "line 2: 'seeds' is given twice"),
     "an alias": ("settings: &a {data: digits}\nattack: *a", "aliases"),
     "a setting that the grid decides": ("settings: {offset: 2}", "offset -> offsets"),
     "a truth for a seed": ("seeds: [yes]", "seeds.0"),

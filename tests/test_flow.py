@@ -15,7 +15,7 @@ FLOW = [
     "attacks",
     "training",
     *("metrics", "posthoc", "evaluate", "robustness", "audit"),
-    *("attack_cache", "run_folder", "run", "predict"),
+    *("assemble", "attack_cache", "run_folder", "run", "predict"),
     *("report", "experiments"),
     *("show", "progress", "flags", "cli_experiments", "cli"),
 ]

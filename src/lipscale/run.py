@@ -2,7 +2,6 @@
 
 import json
 import logging
-import math
 import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,29 +13,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lipscale import world
+from lipscale.assemble import box_of, build_network, new_training, pick_device, read_data, resolve
 from lipscale.attack_cache import KeptTensors
-from lipscale.attacks.ball import Box
 from lipscale.certificate import certify
-from lipscale.config import CONSTRAINED, Settings, as_yaml, replace
+from lipscale.config import Settings, as_yaml, replace
 from lipscale.data import (
-    PIXELS,
-    READERS,
     Dataset,
     Preprocessing,
-    Reading,
     Samples,
     as_input,
-    limit,
-    load_dataset,
-    prepare,
-    split_calibration,
 )
 from lipscale.errors import DivergedError, StoppedError, UnusableError, UnwritableError, UserError
 from lipscale.evaluate import Evaluation, evaluate
 from lipscale.folder_lock import locked
-from lipscale.losses import class_weights
-from lipscale.models import convnet, mlp, parts_of, resnet18
 from lipscale.robustness import Attack, attack_samples, measure_robustness
 from lipscale.run_folder import (
     ATTACKS,
@@ -60,7 +49,7 @@ from lipscale.run_folder import (
     strict,
     write_json,
 )
-from lipscale.training.algorithm import DEFAULT_BATCH_SIZE, Epoch, ListTraining
+from lipscale.training.algorithm import Epoch, ListTraining
 from lipscale.training.checkpoint import (
     append_durably,
     load_network,
@@ -70,13 +59,8 @@ from lipscale.training.checkpoint import (
     save_training,
     write_atomically,
 )
-from lipscale.training.optimizer import default_learning_rate
 
 log = logging.getLogger("lipscale")
-
-DEFAULT_WIDTH = {"resnet18": 64, "convnet": 32, "mlp": 256}
-# up to this many pixels the MLP serves better than a convolution
-TINY_IMAGE = 16 * 16
 
 
 @dataclass(frozen=True)
@@ -103,8 +87,8 @@ def train(
     `should_stop` is asked after every batch; a yes saves the state and raises StoppedError.
     """
     dataset, preprocessing = read_data(settings)
-    settings = _resolve(settings, dataset, preprocessing)
-    training = _new_training(settings, dataset, preprocessing)
+    settings = resolve(settings, dataset, preprocessing)
+    training = new_training(settings, dataset, preprocessing)
     about = {
         "name": dataset.name,
         "classes": dataset.classes,
@@ -143,7 +127,7 @@ def resume(
     with locked(folder):
         classes, stored, digest = stored_data(folder)
         dataset, preprocessing = read_data(settings, stored=stored, classes=classes, data_dir=data_dir)
-        training = _new_training(settings, dataset, preprocessing)
+        training = new_training(settings, dataset, preprocessing)
         done = 0
         if (folder / CHECKPOINT).exists():
             load_training(folder / CHECKPOINT, training)
@@ -219,7 +203,7 @@ def attack_run(
         attacked,
         epsilons=[eps for eps in epsilons or run.settings.epsilons if eps > 0],  # at zero there is nothing to attack
         attack=attack,
-        box=_box(run.preprocessing),
+        box=box_of(run.preprocessing),
         certificate=certify(run.net, as_input(attacked.inputs)),
         cache=lambda name: KeptTensors(run.folder / ATTACKS / name),
         on_progress=on_progress,
@@ -251,125 +235,6 @@ def first_test_samples(run: Run, count: int, *, data_dir: Path | None = None) ->
     """The first inputs and labels of the test part (all, if it has fewer), as the network takes them."""
     test = held_out_samples(run, data_dir=data_dir)
     return as_input(test.inputs[:count]), test.labels[:count]
-
-
-def build_network(settings: Settings, classes: int, preprocessing: Preprocessing) -> nn.Sequential:
-    """The network that the resolved settings name, initialised from the run's seed."""
-    shape, mean = preprocessing.input_shape, preprocessing.mean
-    width = settings.width or DEFAULT_WIDTH[settings.model]
-    if settings.model != "mlp" and len(shape) != 3:
-        raise UserError(f"{settings.model} takes images; for rows of {shape[0]} numbers use the model mlp")
-    layers = settings.layers if settings.method in CONSTRAINED else "plain"
-    parts = parts_of(layers=layers, padding=settings.padding)
-    with world.seeded(settings.seed, "weights"):
-        if settings.model == "mlp":
-            return mlp(classes, shape, width, depth=settings.depth, mean=mean, parts=parts)
-        if settings.model == "convnet":
-            return convnet(classes, shape[0], width, mean=mean, parts=parts)
-        return resnet18(classes, shape[0], width, image_size=min(shape[1:]), mean=mean, parts=parts)
-
-
-def resolve_model(model: str, shape: tuple[int, ...]) -> str:
-    """The model by name; auto takes what suits the inputs."""
-    if model != "auto":
-        return model
-    return "mlp" if len(shape) == 1 or math.prod(shape[1:]) <= TINY_IMAGE else "convnet"
-
-
-def pick_device(name: str) -> torch.device:
-    """The device by name; auto takes a GPU where there is one with float64, which certificates need (so not mps)."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.zeros(1, dtype=torch.float64, device=name).cpu()
-        return torch.device(name)
-    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"device {name!r} is not available here ({reason}); use --device cpu") from None
-
-
-def read_data(
-    settings: Settings,
-    *,
-    stored: Preprocessing | None = None,
-    classes: tuple[str, ...] = (),
-    data_dir: Path | None = None,
-) -> tuple[Dataset, Preprocessing]:
-    """The data that the settings name, ready for a network; `stored` and `classes` keep a run's own."""
-    reading = Reading(
-        label=settings.label,
-        drop=settings.drop,
-        categories=settings.categories,
-        test_data=settings.test_data,
-        test_fraction=settings.test_fraction,
-        image_size=settings.image_size,
-        image_fit=settings.image_fit,
-        image_color=settings.image_color,
-        classes=classes,
-        stored=stored,
-    )
-    dataset = load_dataset(settings.data, data_dir or settings.data_dir, reading)
-    if settings.limit is not None:
-        dataset = limit(dataset, settings.limit, seed=settings.seed)
-    return prepare(dataset, stored)
-
-
-def _resolve(settings: Settings, dataset: Dataset, preprocessing: Preprocessing) -> Settings:
-    """The settings with every `auto` decided and every path made absolute, so that the folder can be moved."""
-    shape = preprocessing.input_shape
-    changes: dict[str, Any] = {}
-    if settings.model == "auto":
-        changes["model"] = resolve_model(settings.model, shape)
-    if settings.batch_size is None:
-        held_out = round(settings.calibration_fraction * len(dataset.train)) if settings.method == "list" else 0
-        changes["batch_size"] = max(1, min(DEFAULT_BATCH_SIZE, len(dataset.train) - held_out))
-    if settings.learning_rate is None:
-        changes["learning_rate"] = default_learning_rate(settings)
-    if settings.width is None:
-        changes["width"] = DEFAULT_WIDTH[changes.get("model", settings.model)]
-    if settings.augmentation == "auto":
-        changes["augmentation"] = dataset.augmentation
-    elif settings.augmentation != "none" and len(shape) == 1:
-        raise UserError(f"augmentation {settings.augmentation!r} needs images, and {dataset.name} has rows")
-    if settings.data not in READERS:
-        changes["data"] = str(Path(settings.data).expanduser().resolve())
-    for name in ("data_dir", "test_data"):
-        if (path := getattr(settings, name)) is not None:
-            changes[name] = path.expanduser().resolve()
-    return replace(settings, **changes)
-
-
-def _new_training(settings: Settings, dataset: Dataset, preprocessing: Preprocessing) -> ListTraining:
-    device = pick_device(settings.device)
-    train_part: Samples = dataset.train
-    calibration: Samples | None = None
-    if settings.method == "list":
-        train_part, calibration = split_calibration(
-            train_part, settings.calibration_fraction, seed=settings.seed, classes=dataset.classes
-        )
-        calibration = calibration.to(device)
-    if settings.batch_size is not None and settings.batch_size > len(train_part):
-        raise UserError(
-            f"batch_size {settings.batch_size} is larger than the {len(train_part)} training samples: "
-            f"give at most that (--batch-size) or leave it out"
-        )
-    net = build_network(settings, len(dataset.classes), preprocessing).to(device)
-    train_part = train_part.to(device)
-    weights = class_weights(settings.class_weights, train_part.labels, len(dataset.classes))
-    return ListTraining(
-        net,
-        train_part,
-        calibration,
-        settings,
-        augmentation=settings.augmentation,
-        class_weights=weights,
-        box=_box(preprocessing),
-    )
-
-
-def _box(preprocessing: Preprocessing) -> Box | None:
-    """Where attacked inputs must stay to be inputs: pixels have a range, a table's numbers have none."""
-    return (0.0, 1.0) if preprocessing.unit == PIXELS else None
 
 
 @contextmanager

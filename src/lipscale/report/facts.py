@@ -11,6 +11,7 @@ from pydantic import BaseModel, TypeAdapter
 from torch import Tensor
 
 from lipscale import run as runs
+from lipscale.assemble import read_data
 from lipscale.config import Settings
 from lipscale.data import Preprocessing, Stored, as_input
 from lipscale.errors import UserError
@@ -197,7 +198,7 @@ def _inputs(
 ) -> Tensor | Stored | None:
     """The test inputs, if the data set is here and still has as many."""
     try:
-        inputs = runs.read_data(settings, stored=preprocessing, data_dir=data_dir)[0].test.inputs
+        inputs = read_data(settings, stored=preprocessing, data_dir=data_dir)[0].test.inputs
     except UserError as error:
         missing.append(f"The samples are not shown, because the data set is not here ({error}).")
         return None
