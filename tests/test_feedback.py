@@ -169,6 +169,12 @@ class TestSteady:
             feedback.update(feedback.constant / 1.01**epoch, 0.1)
         assert feedback.final == pytest.approx(1.01**39)
 
+    def test_where_phase_two_still_learns_the_trend_goes_on(self):
+        feedback = SteadyFeedback(1.0, ahead=1.5)
+        for epoch in range(40):
+            feedback.update(feedback.constant / 1.01**epoch, 0.1)
+        assert feedback.final == pytest.approx(1.01**40.5)
+
     def test_one_noisy_epoch_does_not_decide_on_the_frozen_constant(self):
         feedback = SteadyFeedback(10.0)
         for _ in range(39):
@@ -184,11 +190,12 @@ class TestSteady:
         assert feedback.final == pytest.approx(8.0)
 
 
-@given(st.lists(st.floats(-5, 5), min_size=2, max_size=40))
-def test_the_end_of_the_trend_is_that_of_least_squares(values):
+@given(st.lists(st.floats(-5, 5), min_size=2, max_size=40), st.floats(0, 3))
+def test_the_end_of_the_trend_is_that_of_least_squares(values, ahead):
     times = range(len(values))
     line = statistics.linear_regression(times, values)
-    assert end_of_trend(values) == pytest.approx(line.intercept + line.slope * times[-1], abs=1e-9)
+    expected = line.intercept + line.slope * (times[-1] + ahead)
+    assert end_of_trend(values, ahead=ahead) == pytest.approx(expected, abs=1e-9)
 
 
 def spread(constants):

@@ -15,8 +15,9 @@ import torch
 from PIL import Image
 
 import lipscale
+from lipscale.assemble import resolve
 from lipscale.config import Settings, replace
-from lipscale.data import load_dataset
+from lipscale.data import Dataset, Samples, load_dataset, prepare
 from lipscale.errors import DivergedError, UserError
 from lipscale.predict import predict, read_inputs
 from lipscale.run import evaluate_run, resume
@@ -61,6 +62,23 @@ def test_the_folder_holds_all_of_it(finished):
     assert metrics["lipschitz_bound"] == pytest.approx(metrics["lipschitz_constant"], rel=1e-4)
     lines = (finished.folder / "history.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2, 3, 4, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("side", "changes", "expected"),
+    [
+        (24, {}, ("convnet", "crop+flip")),
+        (24, {"model": "mlp"}, ("mlp", "flip")),  # to which a shifted image is another input
+        (8, {}, ("mlp", "flip")),
+        (24, {"model": "mlp", "augmentation": "crop"}, ("mlp", "crop")),  # what is asked for is done
+        (24, {"model": "mlp", "augmentation": "none"}, ("mlp", "none")),
+    ],
+)
+def test_the_augmentation_suits_the_data_and_the_model(side, changes, expected):
+    part = Samples(torch.zeros(20, 3, side, side, dtype=torch.uint8), torch.arange(20) % 2)
+    dataset, preprocessing = prepare(Dataset("pictures", part, part, ("a", "b"), augmentation="crop+flip"))
+    found = resolve(Settings(**changes), dataset, preprocessing)
+    assert (found.model, found.augmentation) == expected
 
 
 def test_a_moved_folder_loads_and_measures_the_same(finished, tmp_path):

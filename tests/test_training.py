@@ -16,7 +16,7 @@ from lipscale.lipschitz import get_lipschitz, set_lipschitz
 from lipscale.mode import evaluation_mode, predict_logits
 from lipscale.temperature import fit_temperature, measure_temperature
 from lipscale.training import ListTraining
-from lipscale.training.optimizer import PlannedAdamW
+from lipscale.training.optimizer import PlannedAdamW, planned_share
 
 QUICK = Settings(epochs=3, phase2_epochs=2, batch_size=64)
 PAPER = replace(QUICK, feedback="paper", optimizer="schedulefree")
@@ -274,6 +274,16 @@ class TestThePlan:
         training, shares = self.shares(digits, Settings(epochs=2, phase2_epochs=1, batch_size=400, warmup_steps=0))
         assert (training.phase1_epochs, training.phase2_epochs) == (2, 1)
         assert shares == pytest.approx([1 - 0.97 * 0.25, 1 - 0.97 * 0.75, 0.03 * 0.5])
+
+    def test_the_frozen_constant_looks_ahead_to_where_the_learning_rate_is_zero(self, digits):
+        training = make(digits, Settings(epochs=40))
+        ahead = training.feedback.ahead
+        assert ahead > 0
+        assert planned_share(training.most_epochs + ahead, training.most_epochs, left=0.03) == pytest.approx(0)
+
+    @pytest.mark.parametrize("changes", [{"phase2_epochs": 0}, {"optimizer": "schedulefree"}])
+    def test_where_nothing_is_left_to_plan_it_does_not(self, digits, changes):
+        assert make(digits, Settings(epochs=40, **changes)).feedback.ahead == 0
 
     def test_a_step_is_relative_to_the_weight(self, digits):
         training = make(digits, Settings(epochs=1, phase2_epochs=0, learning_rate=0.1))

@@ -56,6 +56,17 @@ def resolve_model(model: str, shape: tuple[int, ...]) -> str:
     return "mlp" if len(shape) == 1 or math.prod(shape[1:]) <= TINY_IMAGE else "convnet"
 
 
+def suitable_augmentation(usual: str, model: str) -> str:
+    """What of a data set's usual augmentation suits the model.
+
+    A shifted image is another input to an MLP, which shares no weights between places: crops cost it accuracy,
+    certified accuracy and calibration (FEEDBACK.md). A mirrored one is as likely as the image itself.
+    """
+    if model != "mlp":
+        return usual
+    return "+".join(step for step in usual.split("+") if step != "crop") or "none"
+
+
 def pick_device(name: str) -> torch.device:
     """The device by name; auto takes a GPU where there is one with float64, which certificates need (so not mps)."""
     if name == "auto":
@@ -108,7 +119,7 @@ def resolve(settings: Settings, dataset: Dataset, preprocessing: Preprocessing) 
     if settings.width is None:
         changes["width"] = DEFAULT_WIDTH[changes.get("model", settings.model)]
     if settings.augmentation == "auto":
-        changes["augmentation"] = dataset.augmentation
+        changes["augmentation"] = suitable_augmentation(dataset.augmentation, changes.get("model", settings.model))
     elif settings.augmentation != "none" and len(shape) == 1:
         raise UserError(f"augmentation {settings.augmentation!r} needs images, and {dataset.name} has rows")
     if settings.data not in READERS:

@@ -41,7 +41,7 @@ class Settings(BaseModel):
     )
     limit: int | None = Field(None, ge=2, description="Train on a stratified subset of this many samples.")
     augmentation: Literal["auto", "none", "crop", "flip", "crop+flip"] = Field(
-        "auto", description="Random crops and mirror images; auto takes what suits the data set."
+        "auto", description="Random crops and mirror images; auto takes what suits the data set and the model."
     )
     image_size: int | None = Field(
         None,

@@ -50,13 +50,13 @@ def is_resolved(constants: Sequence[float], error: float, *, budget: int = 0) ->
     return math.log(max(recent) / min(recent)) * doublings < error
 
 
-def end_of_trend(values: Sequence[float]) -> float:
-    """Where the straight line of least squares through equidistant values ends: their mean and half of their rise."""
+def end_of_trend(values: Sequence[float], *, ahead: float = 0.0) -> float:
+    """Where the straight line of least squares through equidistant values ends, or is so many steps after its end."""
     steps = len(values) - 1
     mean = sum(values) / len(values)
     moment = sum((k - steps / 2) ** 2 for k in range(len(values)))
     slope = sum((k - steps / 2) * value for k, value in enumerate(values)) / moment if steps else 0.0
-    return mean + slope * steps / 2
+    return mean + slope * (steps / 2 + ahead)
 
 
 def is_degenerate(temperature: float) -> bool:
@@ -137,7 +137,8 @@ class SteadyFeedback(Feedback):
     above L*; a step back towards 1 is not, so that a poor L0 is forgotten after an epoch.
     It has settled once the rest of the budget will move L by less than the calibration set can resolve. L* is then not
     the last L but the end of the trend of what the last epochs asked for: a single noisy epoch cannot spoil it, and it
-    does not lag behind a network that still learns.
+    does not lag behind a network that still learns. Where Phase II will bring the learning rate down to zero, the trend
+    ends there.
     """
 
     gain: float = 1.0
@@ -146,6 +147,7 @@ class SteadyFeedback(Feedback):
     recent: list[float] = field(default_factory=list)  # the last few -log T*
     error: float = 0.0  # the standard error of the last log T*
     budget: int = 0  # the most epochs that Phase I may take, if that is known
+    ahead: float = 0.0  # how many more epochs of Phase I would have brought the learning rate down to zero
 
     def _moved(self, temperature: float, error: float) -> float:
         wanted = -math.log(temperature)
@@ -176,4 +178,4 @@ class SteadyFeedback(Feedback):
             return self.constant
         recent = self.asked[-max(1, len(self.asked) // FINAL_SHARE) :]
         # of two requests the trend's end is the second: only from three on does it average
-        return math.exp(end_of_trend(recent))
+        return math.exp(end_of_trend(recent, ahead=self.ahead))

@@ -217,7 +217,7 @@ class ListTraining:
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """The batches, each after the learning rate was set for it: nearly down to zero in Phase I, the rest in II."""
         steps = math.ceil(len(samples) / self._batch_size)
-        left = LEFT_FOR_PHASE_TWO if self.finishing_epochs else 0.0
+        left = self._left_for_phase_two
         warm_up = (
             WARM_UP * self.most_epochs if self.settings.warmup_steps is None else self.settings.warmup_steps / steps
         )
@@ -273,12 +273,20 @@ class ListTraining:
         return self.settings.method in CONSTRAINED
 
     @property
+    def _left_for_phase_two(self) -> float:
+        """The share of the planned learning rate at the end of Phase I."""
+        return LEFT_FOR_PHASE_TWO if self.settings.optimizer == "planned" and self.finishing_epochs else 0.0
+
+    @property
     def _batch_size(self) -> int:
         return self.settings.batch_size or DEFAULT_BATCH_SIZE
 
     def _new_feedback(self, **state: Any) -> Feedback:
         if self.settings.feedback == "steady":
-            return SteadyFeedback(**{"constant": self.settings.lipschitz, "budget": self.most_epochs, **state})
+            # at the pace of Phase I, the rest of the learning rate is gone after so many epochs
+            ahead = self.most_epochs * self._left_for_phase_two / (1 - self._left_for_phase_two)
+            plan = {"budget": self.most_epochs, "ahead": ahead}
+            return SteadyFeedback(**{"constant": self.settings.lipschitz, **plan, **state})
         stop = {"window": self.settings.window, "tolerance": self.settings.tolerance}
         return PaperFeedback(**{"constant": self.settings.lipschitz, **stop, **state})
 
