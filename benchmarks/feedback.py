@@ -18,6 +18,7 @@ SETS = {
     "digits": {"data": "digits", "model": "mlp", "width": 256},
     "fashion": {"data": "fashion-mnist", "limit": 5000, "model": "mlp", "width": 128},
     "cifar": {"data": "cifar10", "limit": 5000, "model": "mlp", "width": 64},
+    "convnet": {"data": "cifar10", "limit": 5000, "model": "convnet", "width": 8},
     "fashion60k": {"data": "fashion-mnist", "model": "mlp", "width": 128},
 }
 REFERENCE = {"feedback": "paper", "optimizer": "schedulefree"}
