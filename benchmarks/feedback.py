@@ -30,6 +30,7 @@ RULES = {
     "steady, schedulefree": {"optimizer": "schedulefree", "epochs": 400, "phase2_epochs": 20},
     **{f"steady L0={start}": {"epochs": 40, "lipschitz": start} for start in (0.01, 0.1, 10.0)},
 }
+STARTS = ("steady L0=0.01", "steady L0=0.1", "steady", "steady L0=10.0")
 COMPARED = (40,)  # epochs of Phase I at which the reference is measured on the way
 EPSILONS = (36 / 255, 0.25, 0.5)
 
@@ -100,6 +101,26 @@ def show(rows):
         print(f"| {' | '.join(cells)} |")
 
 
+def show_starts(rows):
+    """How far L* depends on L0, where all starts of a seed were run."""
+    print(
+        "\n| set | seed | L* from L0 = 0.01, 0.1, 1, 10 | range | standard deviation | s(log T*) |\n" + "|---" * 6 + "|"
+    )
+    for data, seed in sorted({(r["set"], r["seed"]) for r in rows}):
+        found = {r["rule"]: r for r in rows if (r["set"], r["seed"], r["point"]) == (data, seed, "phase 2 end")}
+        if not all(rule in found for rule in STARTS):
+            continue
+        constants = [found[rule]["lipschitz_constant"] for rule in STARTS]
+        mean = statistics.mean(constants)
+        spreads = (
+            (max(constants) - min(constants)) / mean,
+            statistics.stdev(constants) / mean,
+            found["steady"]["error"],
+        )
+        listed = ", ".join(f"{c:.3g}" for c in constants)
+        print(f"| {data} | {seed} | {listed} | {' | '.join(f'{spread:.1%}' for spread in spreads)} |")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path)
@@ -124,6 +145,7 @@ def main():
                         file.writelines(json.dumps(row) + "\n" for row in new)
                     rows += new
     show(rows)
+    show_starts(rows)
 
 
 if __name__ == "__main__":

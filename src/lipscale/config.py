@@ -97,7 +97,9 @@ class Settings(BaseModel):
     attack_steps: int = Field(10, ge=1, description="Steps of those attacks.")
     epochs: int = Field(40, ge=1, description="The budget: the whole run is planned for this many epochs.")
     phase2_epochs: int | None = Field(
-        None, ge=0, description="Epochs of Phase II, on top of --epochs; left out, it is their last tenth."
+        None,
+        ge=0,
+        description="Epochs of Phase II, on top of --epochs; left out, it is their last tenth, if that is one.",
     )
     phase2_start: Literal["continue", "restart"] = Field(
         "continue",

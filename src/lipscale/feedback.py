@@ -4,12 +4,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from statistics import linear_regression
 from typing import Any
 
 from lipscale.errors import UserError
 
 # Where T* is degenerate it names a direction but no size. Such steps change L by at most a factor of 2 an epoch
-# and, all together, by at most a factor of 2^6 = 64 over a run, or a bounded step would still run away.
+# and, all together, by at most a factor of 2^6 = 64 over a run, or a bounded step would still run away. Every change of
+# direction halves them, or they would go to and fro for ever.
 DEGENERATE_STEP = 2.0
 DEGENERATE_TOTAL = 64.0
 
@@ -19,6 +21,7 @@ CAUTION, CONFIDENCE = 0.5, 1.1  # the gain falls by one where T* changes sides, 
 PERSISTENT, RESUMED = 5, 0.25  # a mean over so many epochs that exceeds the error takes the gain back up to this
 FEWEST_EPOCHS = 10  # before that, half of the run is too little to judge by
 FINAL_SHARE = 5  # the trend of the last fifth of the epochs decides on L*
+UNKNOWN = 1.0  # the error of log T* from which on T* is degenerate, too: it may as well be three times as large
 
 
 def next_constant(constant: float, temperature: float) -> float:
@@ -50,15 +53,6 @@ def is_resolved(constants: Sequence[float], error: float, *, budget: int = 0) ->
     return math.log(max(recent) / min(recent)) * doublings < error
 
 
-def end_of_trend(values: Sequence[float], *, ahead: float = 0.0) -> float:
-    """Where the straight line of least squares through equidistant values ends, or is so many steps after its end."""
-    steps = len(values) - 1
-    mean = sum(values) / len(values)
-    moment = sum((k - steps / 2) ** 2 for k in range(len(values)))
-    slope = sum((k - steps / 2) * value for k, value in enumerate(values)) / moment if steps else 0.0
-    return mean + slope * (steps / 2 + ahead)
-
-
 def is_degenerate(temperature: float) -> bool:
     """Whether T* is one of the limits of Assumption 2: 0 (no error to learn from) or inf (no better than chance)."""
     return temperature == 0 or math.isinf(temperature)
@@ -71,24 +65,37 @@ class Feedback(ABC):
     constant: float
     constants: list[float] = field(default_factory=list)  # L_1, L_2, ...: the constant after each update
     degenerate_drift: float = 1.0  # the factor by which degenerate steps have moved L so far
+    degenerate_step: float = DEGENERATE_STEP  # by which factor the last one did, up (side 1) or down (-1)
+    degenerate_side: int = 0
     steered: bool = False  # whether the last T* could say where to go
 
     def update(self, temperature: float, error: float = 0.0) -> float:
         """Move L by this epoch's T* (`error`: the standard error of log T*) and return the new constant."""
-        self.steered = not is_degenerate(temperature)
-        if self.steered:
-            self.constant = self._moved(temperature, error)
-        else:
-            wanted = self.degenerate_drift * (DEGENERATE_STEP if temperature == 0 else 1 / DEGENERATE_STEP)
-            drift = min(max(wanted, 1 / DEGENERATE_TOTAL), DEGENERATE_TOTAL)
-            self.constant *= drift / self.degenerate_drift
-            self.degenerate_drift = drift
+        if not temperature >= 0:
+            raise UserError(f"expected T* >= 0, got {temperature}")
+        self.steered = self._can_steer(temperature, error)
+        self.constant = self._moved(temperature, error) if self.steered else self._drifted(grows=temperature < 1)
         self.constants.append(self.constant)
         return self.constant
 
+    def _can_steer(self, temperature: float, error: float) -> bool:
+        """Whether T* names a size, not only a direction."""
+        return not is_degenerate(temperature)
+
     @abstractmethod
     def _moved(self, temperature: float, error: float) -> float:
-        """The next constant, where T* is neither 0 nor inf."""
+        """The next constant, where T* can steer."""
+
+    def _drifted(self, *, grows: bool) -> float:
+        """The next constant, where it cannot."""
+        side = 1 if grows else -1
+        if side == -self.degenerate_side:
+            self.degenerate_step = math.sqrt(self.degenerate_step)
+        self.degenerate_side = side
+        wanted = self.degenerate_drift * self.degenerate_step**side
+        drift = min(max(wanted, 1 / DEGENERATE_TOTAL), DEGENERATE_TOTAL)
+        constant, self.degenerate_drift = self.constant * drift / self.degenerate_drift, drift
+        return constant
 
     @property
     @abstractmethod
@@ -143,22 +150,32 @@ class SteadyFeedback(Feedback):
 
     gain: float = 1.0
     side: float = 0.0  # the sign of the last log T*
-    asked: list[float] = field(default_factory=list)  # log (L / T*), the constant that each epoch asked for
+    asked: list[float | None] = field(default_factory=list)  # log (L / T*), what each epoch asked for, if it could
     recent: list[float] = field(default_factory=list)  # the last few -log T*
     error: float = 0.0  # the standard error of the last log T*
     budget: int = 0  # the most epochs that Phase I may take, if that is known
     ahead: float = 0.0  # how many more epochs of Phase I would have brought the learning rate down to zero
 
+    def update(self, temperature: float, error: float = 0.0) -> float:
+        """Move L, and remember what was asked for."""
+        before = self.constant
+        after = super().update(temperature, error)
+        self.asked.append(math.log(before / temperature) if self.steered else None)
+        return after
+
+    def _can_steer(self, temperature: float, error: float) -> bool:
+        return super()._can_steer(temperature, error) and error < UNKNOWN
+
     def _moved(self, temperature: float, error: float) -> float:
         wanted = -math.log(temperature)
         side = math.copysign(1.0, wanted) if wanted else 0.0
-        self.asked.append(math.log(self.constant) + wanted)
         self.gain = self.gain * CAUTION if side * self.side < 0 else self.gain * CONFIDENCE
         self.recent = [*self.recent[1 - PERSISTENT :], wanted]
         if len(self.recent) == PERSISTENT and abs(sum(self.recent)) > PERSISTENT * error:
             self.gain = max(self.gain, RESUMED)  # for so many epochs beyond its error: no noise, but a way to go
         # never less than plain averaging would take, or much noise would leave L where it happens to be
-        self.gain = min(1.0, max(self.gain, 1 / len(self.asked)))
+        epochs = 1 + sum(request is not None for request in self.asked)
+        self.gain = min(1.0, max(self.gain, 1 / epochs))
         self.side, self.error = side or self.side, error
         now, most = math.log(self.constant), math.log(LARGEST_STEP)
         return math.exp(min(max(now + self.gain * wanted, min(now, 0.0) - most), max(now, 0.0) + most))
@@ -174,8 +191,11 @@ class SteadyFeedback(Feedback):
 
         It is not bounded as a step is: no training at this L is to follow but Phase II's, and all of it may be needed.
         """
-        if not self.steered:
-            return self.constant
         recent = self.asked[-max(1, len(self.asked) // FINAL_SHARE) :]
-        # of two requests the trend's end is the second: only from three on does it average
-        return math.exp(end_of_trend(recent, ahead=self.ahead))
+        requests = {epoch: request for epoch, request in enumerate(recent) if request is not None}
+        if not requests or 2 * len(requests) < len(recent):  # T* could hardly steer, and the last L is as good a guess
+            return self.constant
+        if len(requests) < 3:  # a line through two points does not average
+            return math.exp(list(requests.values())[-1])
+        slope, intercept = linear_regression(list(requests), list(requests.values()))
+        return math.exp(intercept + slope * (len(recent) - 1 + self.ahead))

@@ -19,7 +19,11 @@ class Temperature:
     error: float
 
     def samples_for(self, error: float, *, measured_on: int) -> int:
-        """How many calibration samples would bring the standard error down to this: s falls as 1 / sqrt(n)."""
+        """How many calibration samples would bring the standard error down to this, if s falls as 1 / sqrt(n).
+
+        It falls more slowly where hardly any sample is misclassified: then the half error that is assumed shrinks with
+        n, and this many is only the least that it takes.
+        """
         return math.ceil(measured_on * (self.error / error) ** 2)
 
 

@@ -91,4 +91,4 @@ def _training(metrics: dict[str, Any]) -> str:
         return f"It was trained at a fixed {constant}."
     if metrics["settled"]:
         return f"The feedback settled at {constant} after {epochs} epochs of Phase I."
-    return f"The feedback had not settled after {epochs} epochs of Phase I: {constant} was still moving."
+    return f"The feedback had not settled after {epochs} epochs of Phase I, at {constant}."

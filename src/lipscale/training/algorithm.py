@@ -18,25 +18,17 @@ from lipscale.config import CONSTRAINED, Settings, planned_epochs
 from lipscale.data import Samples, as_input
 from lipscale.data.batches import epoch_batches
 from lipscale.errors import DivergedError, StoppedError
-from lipscale.feedback import (
-    DEGENERATE_STEP,
-    DEGENERATE_TOTAL,
-    Feedback,
-    PaperFeedback,
-    SteadyFeedback,
-    is_degenerate,
-)
+from lipscale.feedback import Feedback, PaperFeedback, SteadyFeedback
 from lipscale.lipschitz import get_lipschitz, set_lipschitz
 from lipscale.mode import evaluation_mode, predict_logits
-from lipscale.temperature import Temperature, fit_temperature, measure_temperature
+from lipscale.temperature import fit_temperature, measure_temperature
+from lipscale.training.advice import cannot_steer, poor_resolution
 from lipscale.training.methods import method_of
 from lipscale.training.optimizer import LEFT_FOR_PHASE_TWO, WARM_UP, PlannedAdamW, new_optimizer, planned_share
 
 log = logging.getLogger("lipscale")
 
 DEFAULT_BATCH_SIZE = 128
-# of log T*: what a calibration set should reach, and where it is too small to steer by
-GOOD_ERROR, POOR_ERROR = 0.1, 0.25
 
 
 @dataclass(frozen=True)
@@ -82,7 +74,7 @@ class ListTraining:
         self.most_epochs, self.finishing_epochs = planned_epochs(settings)
         self.phase1_epochs = self.phase2_epochs = 0
         self.seconds = 0.0
-        self._named: set[float] = set()
+        self._named: set[bool] = set()
         if self._is_constrained:
             set_lipschitz(net, settings.lipschitz)
         # without a calibration set there is nothing to steer by: the same loop, at a fixed L
@@ -107,11 +99,15 @@ class ListTraining:
                     # the paper's T* is the plain minimiser; the error belongs to it just as well
                     value = fit_temperature(logits, labels) if self.settings.feedback == "paper" else measure.value
                     measured["temperature"], measured["temperature_error"] = value, measure.error
-                    measured["calibration_accuracy"] = float((logits.argmax(1) == labels).float().mean())
-                    self._name_degeneracy(value)
+                    right = int((logits.argmax(1) == labels).sum())
+                    measured["calibration_accuracy"] = right / len(labels)
                     constant = self.feedback.update(value, measure.error)
+                    if not self.feedback.steered:
+                        self._name_degeneracy(value)
                     if self._is_over(self.phase1_epochs):
-                        self._name_poor_resolution(measure)
+                        guessed = int(labels.bincount().max()) / len(labels)
+                        if advice := poor_resolution(measure, size=len(labels), right=right, guessed=guessed):
+                            log.warning(advice)
                         constant = self.feedback.final
                     if isinstance(self.optimizer, PlannedAdamW):
                         self.optimizer.forget_larger(constant / get_lipschitz(self.net))
@@ -232,30 +228,10 @@ class ListTraining:
             yield batch
 
     def _name_degeneracy(self, temperature: float) -> None:
-        """Say once in words that T* cannot steer L (Assumption 2), and what happens instead."""
-        if not is_degenerate(temperature) or temperature in self._named:
-            return
-        self._named.add(temperature)
-        size = len(self.calibration or ())
-        reason, verb = (
-            (f"none of the {size} calibration samples is misclassified", "grow")
-            if temperature == 0
-            else (f"the network is no better than chance on the {size} calibration samples", "shrink")
-        )
-        log.warning(
-            f"{reason}, so T* = {temperature}: L can only be told to {verb}. Such steps move L by at most a factor "
-            f"of {DEGENERATE_STEP:g} an epoch and {DEGENERATE_TOTAL:g} in all; a larger calibration set would steer it."
-        )
-
-    def _name_poor_resolution(self, measure: Temperature) -> None:
-        """Say that the calibration set is too small to steer by, and how many samples would do."""
-        size = len(self.calibration or ())
-        if POOR_ERROR < measure.error < math.inf:
-            log.warning(
-                f"{size} calibration samples know T* to a factor of {math.exp(measure.error):.2f} only (one standard "
-                f"error), and L with it; about {measure.samples_for(GOOD_ERROR, measured_on=size)} would know it to "
-                f"{GOOD_ERROR:.0%}: use more data or a larger --calibration-fraction"
-            )
+        """Say once, for each direction, that T* cannot steer L."""
+        if (temperature > 1) not in self._named:
+            self._named.add(temperature > 1)
+            log.warning(cannot_steer(temperature, size=len(self.calibration or ())))
 
     def _batches(
         self, samples: Samples, purpose: str, phase: int, number: int, *, augmentation: str | None = None

@@ -1,0 +1,79 @@
+"""What is said of a calibration set that is too small: true for every error, and with a number that means something."""
+
+import math
+
+import pytest
+import torch
+
+from lipscale.temperature import Temperature, measure_temperature
+from lipscale.training.advice import cannot_steer, poor_resolution
+
+
+def advice(error, *, temperature=1.0, size=100, right=80, guessed=0.1):
+    return poor_resolution(Temperature(temperature, error), size=size, right=right, guessed=guessed)
+
+
+def test_a_good_set_needs_no_advice():
+    assert advice(0.25) is None
+    assert advice(0.26) is not None
+
+
+@pytest.mark.parametrize(("size", "right"), [(100, 80), (8, 4)])
+def test_where_errors_are_common_the_number_is_an_estimate(size, right):
+    assert f"about {9 * size} would know it to 10%: use" in advice(0.3, size=size, right=right)
+
+
+def test_where_errors_are_rare_it_is_a_lower_limit():
+    assert "at least 126 would know it to 10%, and more if errors stay as rare (1 here)" in advice(
+        0.3, size=14, right=13
+    )
+
+
+@pytest.mark.parametrize("samples", [10, 100, 1000])
+def test_a_separable_set_ten_times_as_large_is_not_ten_times_as_informative(samples):
+    """Which is why the number is a lower limit there: s falls more slowly than 1 / sqrt(n)."""
+
+    def error(n):
+        labels = torch.arange(n) % 10
+        logits = torch.randn(n, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        logits[torch.arange(n), labels] += 9
+        return measure_temperature(logits, labels)
+
+    few = error(samples)
+    enough = few.samples_for(few.error / math.sqrt(10), measured_on=samples)
+    assert enough == pytest.approx(10 * samples, abs=1)
+    assert error(enough).error > 1.2 * few.error / math.sqrt(10)
+
+
+@pytest.mark.parametrize("error", [1.0, 1886.0, math.inf])
+def test_where_the_network_may_be_guessing_it_is_said_with_what_would_tell(error):
+    said = advice(error, temperature=math.inf, size=30, right=12, guessed=1 / 3)
+    assert "cannot tell the network from chance (40% of them are right, 33% by guessing)" in said
+    needed = 200  # (0.4 - 1/3) is two standard deviations, sqrt(1/3 2/3 / n), for this n
+    assert (0.4 - 1 / 3) / math.sqrt(2 / 9 / needed) == pytest.approx(2)
+    assert f"about {needed} could" in said
+
+
+@pytest.mark.parametrize("right", [8, 10])
+def test_below_chance_no_number_of_samples_would_help(right):
+    said = advice(math.inf, size=30, right=right, guessed=1 / 3)
+    assert "the network needs more training data, or a better model" in said
+
+
+@pytest.mark.parametrize(
+    ("temperature", "words"),
+    [
+        (0.0, "none of the 8 calibration samples is misclassified, so T* = 0: L can only be told to grow"),
+        (
+            math.inf,
+            "the network is no better than chance on the 8 calibration samples, so T* = inf: L can only be told ",
+        ),
+        (
+            7.0,
+            "the network is hardly better than chance on the 8 calibration samples, so T* = 7: L can only be told to ",
+        ),
+    ],
+)
+def test_a_degenerate_temperature_is_named(temperature, words):
+    assert cannot_steer(temperature, size=8).startswith(words)
+    assert "a factor of 2 an epoch and 64 in all" in cannot_steer(temperature, size=8)
