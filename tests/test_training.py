@@ -404,7 +404,7 @@ class TestHardCalibrationSets:
         unsteered = 0
         for seed in range(6):
             rng = torch.Generator().manual_seed(seed)
-            samples = data.Samples(torch.randn(100, 1, 8, 8, generator=rng), torch.randint(3, (100,), generator=rng))
+            samples = data.Samples(torch.randn(100, 1, 8, 8, generator=rng), torch.randint(10, (100,), generator=rng))
             calibration, train = samples.take(torch.arange(8)), samples.take(torch.arange(8, 100))
             with caplog.at_level("WARNING", "lipscale"):
                 training, _ = self.run(train, calibration, epochs=30, seed=seed)
