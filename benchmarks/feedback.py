@@ -2,6 +2,7 @@
 
 python -m benchmarks.feedback results.jsonl --sets digits fashion cifar --seeds 0 1 2    # runs what the file lacks
 python -m benchmarks.feedback results.jsonl --sets                                       # prints the tables only
+python -m benchmarks.feedback results.jsonl --sets --figure curves.png                   # and draws L and T*
 """
 
 import argparse
@@ -9,10 +10,14 @@ import json
 import statistics
 from pathlib import Path
 
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
+
 from lipscale.assemble import new_training, read_data, resolve
 from lipscale.config import Settings, planned_epochs
 from lipscale.evaluate import evaluate
 from lipscale.metrics import ece
+from lipscale.report.theme import colour, style
 
 SETS = {
     "digits": {"data": "digits", "model": "mlp", "width": 256},
@@ -35,9 +40,9 @@ COMPARED = (40,)  # epochs of Phase I at which the reference is measured on the 
 EPSILONS = (36 / 255, 0.25, 0.5)
 
 
-def one_run(data, rule, seed):
+def one_run(data, rule, seed, change):
     """A row for each point of the run that is compared: at 40 epochs, at the end of Phase I, at the end."""
-    settings = Settings.model_validate({**SETS[data], **RULES[rule], "seed": seed, "device": "cpu"})
+    settings = Settings.model_validate({**SETS[data], **RULES[rule], **change, "seed": seed, "device": "cpu"})
     dataset, preprocessing = read_data(settings)
     settings = resolve(settings, dataset, preprocessing)
     training = new_training(settings, dataset, preprocessing)
@@ -56,7 +61,7 @@ def one_run(data, rule, seed):
         found = evaluate(training.net, dataset.test, epsilons=EPSILONS, calibration_size=len(training.calibration))
         rows.append(
             {
-                **{"set": data, "rule": rule, "seed": seed},
+                **{"set": data, "rule": rule, "seed": seed, "change": change},
                 "point": f"phase {epoch.phase} end" if ends else f"epoch {epoch.epoch}",
                 "epochs": len(curve),
                 "seconds": training.seconds,
@@ -121,6 +126,36 @@ def show_starts(rows):
         print(f"| {data} | {seed} | {listed} | {' | '.join(f'{spread:.1%}' for spread in spreads)} |")
 
 
+def draw(rows, path):
+    """L and T* over the epochs of Phase I, a column for each set, a line for each seed."""
+    runs = [r for r in rows if "curve" in r and r["rule"] in ("reference", "steady")]
+    names = [name for name in SETS if any(r["set"] == name for r in runs)]
+    with style():
+        figure = Figure(figsize=(3 * len(names), 4.6), layout="constrained")
+        panels = figure.subplots(2, len(names), sharex=True, squeeze=False)
+        for name, (above, below) in zip(names, panels.T, strict=True):
+            for run in (r for r in runs if r["set"] == name):
+                curve = [(lipschitz, t) for lipschitz, t, _ in run["curve"] if t is not None]
+                for axes, values in zip((above, below), zip(*curve, strict=True), strict=True):
+                    axes.loglog(
+                        range(1, len(curve) + 1), values, color=colour(run["rule"] == "steady"), lw=1, alpha=0.8
+                    )
+            above.set_title(name, fontsize=10)
+            for axis in (below.xaxis, above.yaxis, below.yaxis):  # a range may hold no power of ten
+                axis.set_major_locator(LogLocator(subs=(1, 3) if axis is below.xaxis else (1, 1.5, 2, 3, 5)))
+                axis.set_major_formatter("{x:g}")
+                axis.set_minor_locator(NullLocator())
+            below.axhline(1, color="grey", lw=0.5)
+            below.set_ylim(0.3, 1.5)
+            below.set_xlabel("epoch of Phase I")
+        panels[0, 0].set_ylabel("L")
+        panels[1, 0].set_ylabel("T*")
+        for rule in (False, True):
+            panels[0, 0].plot([], [], color=colour(rule), label="steady" if rule else "reference")
+        panels[0, 0].legend(fontsize=8)
+        figure.savefig(path, dpi=110)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path)
@@ -128,24 +163,27 @@ def main():
     parser.add_argument("--rules", nargs="*", choices=RULES, default=["steady", "reference"])
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
     parser.add_argument("--change", nargs="*", default=[], help="settings to try, such as learning_rate=0.1")
+    parser.add_argument("--figure", type=Path, help="where to draw L and T* over the epochs")
     arguments = parser.parse_args()
-    for change in arguments.change:
-        key, value = change.split("=")
-        for rule in RULES.values():
-            rule[key] = value
-    rows = (
-        [json.loads(line) for line in arguments.results.read_text().splitlines()] if arguments.results.exists() else []
-    )
+    change = dict(pair.split("=") for pair in arguments.change)
+    lines = arguments.results.read_text().splitlines() if arguments.results.exists() else []
+    rows = [json.loads(line) for line in lines]
+    if any(row.get("change", {}) != change for row in rows):
+        parser.error(
+            f"{arguments.results} holds runs of other settings than {arguments.change}: give each its own file"
+        )
     for seed in arguments.seeds:
         for data in arguments.sets:
             for rule in arguments.rules:
                 if not any((r["set"], r["rule"], r["seed"]) == (data, rule, seed) for r in rows):
-                    new = one_run(data, rule, seed)
+                    new = one_run(data, rule, seed, change)
                     with arguments.results.open("a") as file:
                         file.writelines(json.dumps(row) + "\n" for row in new)
                     rows += new
     show(rows)
     show_starts(rows)
+    if arguments.figure:
+        draw(rows, arguments.figure)
 
 
 if __name__ == "__main__":
