@@ -94,24 +94,31 @@ class ListTraining:
             with self._epoch(self.train, phase=1, number=self.phase1_epochs + 1) as measured:
                 self.phase1_epochs += 1
                 if self.calibration is not None and self.feedback is not None:
-                    logits, labels = predict_logits(self.net, self.calibration), self.calibration.labels
-                    measure = measure_temperature(logits, labels)
-                    # the paper's T* is the plain minimiser; the error belongs to it just as well
-                    value = fit_temperature(logits, labels) if self.settings.feedback == "paper" else measure.value
-                    measured["temperature"], measured["temperature_error"] = value, measure.error
-                    right = int((logits.argmax(1) == labels).sum())
-                    measured["calibration_accuracy"] = right / len(labels)
-                    constant = self.feedback.update(value, measure.error)
-                    if not self.feedback.steered:
-                        self._name_degeneracy(value)
-                    if self._is_over(self.phase1_epochs):
-                        guessed = int(labels.bincount().max()) / len(labels)
-                        if advice := poor_resolution(measure, size=len(labels), right=right, guessed=guessed):
-                            log.warning(advice)
-                        constant = self.feedback.final
-                    if isinstance(self.optimizer, PlannedAdamW):
-                        self.optimizer.forget_larger(constant / get_lipschitz(self.net))
-                    set_lipschitz(self.net, constant)
+                    measured.update(self._feed_back(self.calibration, self.feedback))
+
+    def _feed_back(self, calibration: Samples, feedback: Feedback) -> dict[str, float]:
+        """Steps 2 and 3 of Algorithm 1: measure T* on D_cal, and project onto the L that it asks for."""
+        logits, labels = predict_logits(self.net, calibration), calibration.labels
+        measure = measure_temperature(logits, labels)
+        # the paper's T* is the plain minimiser; the error belongs to it just as well
+        value = fit_temperature(logits, labels) if self.settings.feedback == "paper" else measure.value
+        right = int((logits.argmax(1) == labels).sum())
+        constant = feedback.update(value, measure.error)
+        if not feedback.steered:
+            self._name_degeneracy(value)
+        if self._is_over(self.phase1_epochs):
+            guessed = int(labels.bincount().max()) / len(labels)
+            if advice := poor_resolution(measure, size=len(labels), right=right, guessed=guessed):
+                log.warning(advice)
+            constant = feedback.final
+        if isinstance(self.optimizer, PlannedAdamW):
+            self.optimizer.forget_larger(constant / get_lipschitz(self.net))
+        set_lipschitz(self.net, constant)
+        return {
+            "temperature": value,
+            "temperature_error": measure.error,
+            "calibration_accuracy": right / len(labels),
+        }
 
     def phase_two(self, total: Samples) -> None:
         """Data re-integration: fine-tune on D_train and D_cal together, with L frozen at L*."""
