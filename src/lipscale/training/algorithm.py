@@ -97,7 +97,7 @@ class ListTraining:
                     measured.update(self._feed_back(self.calibration, self.feedback))
 
     def _feed_back(self, calibration: Samples, feedback: Feedback) -> dict[str, float]:
-        """Steps 2 and 3 of Algorithm 1: measure T* on D_cal, and project onto the L that it asks for."""
+        """Step 2 of Algorithm 1: measure T* on D_cal, and project the network onto the L that it asks for."""
         logits, labels = predict_logits(self.net, calibration), calibration.labels
         measure = measure_temperature(logits, labels)
         # the paper's T* is the plain minimiser; the error belongs to it just as well
