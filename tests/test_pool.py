@@ -115,7 +115,7 @@ class TestPool:
 
     @pytest.mark.slow
     def test_a_killed_process_costs_nothing_but_time(self, tmp_path):
-        plan = [tiny(epochs=300, seed=seed) for seed in range(2)]
+        plan = [tiny(epochs=80, seed=seed) for seed in range(2)]
         killed = []
 
         def kill_one():
