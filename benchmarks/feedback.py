@@ -150,10 +150,11 @@ def draw(rows, path):
             below.set_xlabel("epoch of Phase I")
         panels[0, 0].set_ylabel("L")
         panels[1, 0].set_ylabel("T*")
-        for rule in (False, True):
-            panels[0, 0].plot([], [], color=colour(rule), label="steady" if rule else "reference")
+        for rule in sorted({r["rule"] for r in runs}):
+            panels[0, 0].plot([], [], color=colour(rule == "steady"), label=rule)
         panels[0, 0].legend(fontsize=8)
         figure.savefig(path, dpi=110)
+    print(f"\nFigure: {path}")
 
 
 def main():

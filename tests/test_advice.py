@@ -10,7 +10,7 @@ from lipscale.training.advice import cannot_steer, poor_resolution
 
 
 def advice(error, *, temperature=1.0, size=100, right=80, guessed=0.1):
-    return poor_resolution(Temperature(temperature, error), size=size, right=right, guessed=guessed)
+    return poor_resolution(Temperature(temperature, error), size, right=right, guessed=guessed)
 
 
 def test_a_good_set_needs_no_advice():
@@ -57,20 +57,20 @@ def test_where_the_network_may_be_guessing_it_is_said_with_what_would_tell(error
 @pytest.mark.parametrize("right", [8, 10])
 def test_below_chance_no_number_of_samples_would_help(right):
     said = advice(math.inf, size=30, right=right, guessed=1 / 3)
-    assert "the network needs more training data, or a better model" in said
+    assert said.endswith("so L means little: more data, a larger --calibration-fraction or a better model may help")
 
 
 @pytest.mark.parametrize(
     ("temperature", "words"),
     [
-        (0.0, "none of the 8 calibration samples is misclassified, so T* = 0: L can only be told to grow"),
+        (0.0, "none of the 8 calibration samples is misclassified: T* = 0 can only tell L to grow."),
         (
             math.inf,
-            "the network is no better than chance on the 8 calibration samples, so T* = inf: L can only be told ",
+            "the network is no better than chance on the 8 calibration samples: T* = inf can only tell L to shrink.",
         ),
         (
             7.0,
-            "the network is hardly better than chance on the 8 calibration samples, so T* = 7: L can only be told to ",
+            "the network is hardly better than chance on the 8 calibration samples: T* = 7 can only tell L to shrink.",
         ),
     ],
 )

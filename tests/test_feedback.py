@@ -209,6 +209,11 @@ class TestSteady:
         assert feedback.constant == pytest.approx(1 / 64)
         assert not feedback.settled
 
+    def test_nor_does_it_move_l_by_more_than_it_asks_for(self):
+        feedback = SteadyFeedback(1.0)
+        assert feedback.update(1.04, 5.0) == pytest.approx(1 / 1.04)
+        assert feedback.update(0.97, 5.0) == pytest.approx(1 / 1.04 / 0.97)
+
     @pytest.mark.parametrize("last", [(math.inf, math.inf), (3.0, 50.0)])
     def test_a_last_epoch_that_knows_nothing_does_not_decide_on_the_frozen_constant(self, last):
         feedback = SteadyFeedback(1.0)

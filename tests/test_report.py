@@ -222,6 +222,9 @@ METRICS = {
         ({}, "settled at L = 5 after 40 epochs"),
         ({"settled": False}, "had not settled after 40 epochs"),
         ({"settled": None}, "trained at a fixed L = 5"),
+        ({"calibration_size": 144}, "0.0120 on average, and one calibrated on 144 samples up to 0.0200."),
+        ({"calibration_size": 0}, "0.0120 on average, and in most draws up to 0.0200."),
+        ({"advice": "6 samples know little"}, "Beware: 6 samples know little."),
     ],
 )
 def test_the_verdict_in_words(changes, words):

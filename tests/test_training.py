@@ -416,6 +416,24 @@ class TestHardCalibrationSets:
         assert unsteered > 0
         assert sum("cannot tell the network from chance" in r.message for r in caplog.records) == unsteered
 
+    def test_the_advice_is_kept_over_a_stop(self, digits):
+        train, calibration = digits
+        training, _ = self.run(train, calibration.take(torch.arange(6)))
+        assert "6 calibration samples" in training.advice
+        again = ListTraining(models.mlp(10, (1, 8, 8), 32), train, calibration, Settings())
+        again.load_state(training.state())
+        assert again.advice == training.advice
+
+    def test_under_the_papers_rule_a_separable_set_is_named_and_its_half_error_is_not(self, digits, caplog):
+        train, calibration = digits
+        few = calibration.take(torch.arange(6))
+        with caplog.at_level("WARNING", "lipscale"):
+            training, _ = self.run(train.join(few), few, feedback="paper", epochs=30)
+        assert not training.feedback.steered
+        assert [r.message.split(":")[0] for r in caplog.records] == [
+            "none of the 6 calibration samples is misclassified"
+        ]
+
     def test_a_set_no_better_than_chance_is_named_and_bounded(self, digits, caplog):
         train, calibration = digits
         wrong = data.Samples(calibration.inputs, (calibration.labels + 5) % 10)

@@ -153,6 +153,7 @@ def test_wilsons_interval_is_scipys():
 def test_the_interval_of_a_mean_is_the_normal_one():
     values = torch.arange(100, dtype=torch.float64)
     low, high = mean_interval(values)
+    assert mean_interval(torch.tensor([0.0, 0.0, 0.0, 1.0]))[0] == 0  # a mean of losses is no less
     assert (low + high) / 2 == pytest.approx(49.5)
     assert high - low == pytest.approx(2 * 1.959964 * np.std(np.arange(100), ddof=1) / 10)
 

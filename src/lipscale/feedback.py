@@ -65,7 +65,7 @@ class Feedback(ABC):
     constant: float
     constants: list[float] = field(default_factory=list)  # L_1, L_2, ...: the constant after each update
     degenerate_drift: float = 1.0  # the factor by which degenerate steps have moved L so far
-    degenerate_step: float = DEGENERATE_STEP  # by which factor the last one did, up (side 1) or down (-1)
+    degenerate_step: float = DEGENERATE_STEP  # by which factor the last one could, up (side 1) or down (-1)
     degenerate_side: int = 0
     steered: bool = False  # whether the last T* could say where to go
 
@@ -74,7 +74,7 @@ class Feedback(ABC):
         if not temperature >= 0:
             raise UserError(f"expected T* >= 0, got {temperature}")
         self.steered = self._can_steer(temperature, error)
-        self.constant = self._moved(temperature, error) if self.steered else self._drifted(grows=temperature < 1)
+        self.constant = self._moved(temperature, error) if self.steered else self._drifted(temperature)
         self.constants.append(self.constant)
         return self.constant
 
@@ -86,13 +86,14 @@ class Feedback(ABC):
     def _moved(self, temperature: float, error: float) -> float:
         """The next constant, where T* can steer."""
 
-    def _drifted(self, *, grows: bool) -> float:
-        """The next constant, where it cannot."""
-        side = 1 if grows else -1
+    def _drifted(self, temperature: float) -> float:
+        """The next constant, where it cannot: L / T* at the most."""
+        side = 1 if temperature < 1 else -1
         if side == -self.degenerate_side:
             self.degenerate_step = math.sqrt(self.degenerate_step)
         self.degenerate_side = side
-        wanted = self.degenerate_drift * self.degenerate_step**side
+        asked = temperature if side < 0 else 1 / temperature if temperature else math.inf
+        wanted = self.degenerate_drift * min(self.degenerate_step, asked) ** side
         drift = min(max(wanted, 1 / DEGENERATE_TOTAL), DEGENERATE_TOTAL)
         constant, self.degenerate_drift = self.constant * drift / self.degenerate_drift, drift
         return constant

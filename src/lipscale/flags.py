@@ -50,6 +50,7 @@ def _shown(value: Any) -> str:
 def _kind(annotation: Any) -> str:
     text = str(annotation)
     for word, metavar in (
+        ("tuple[str", "NAMES"),
         ("tuple", "NUMBERS"),
         ("Path", "PATH"),
         ("bool", "true|false"),

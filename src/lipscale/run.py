@@ -276,6 +276,7 @@ def _train_and_finish(folder: Path, training: ListTraining, test: Samples, on_ep
         "phase1_epochs": training.phase1_epochs,
         "phase2_epochs": training.phase2_epochs,
         "settled": training.feedback.settled if training.feedback else None,
+        "advice": training.advice,
         "calibration_size": calibration_size,
         "train_size": len(training.train),
         "seconds": training.seconds,

@@ -26,11 +26,12 @@ LARGEST_SCALE = 64.0
 
 
 def mean_interval(values: Tensor) -> Interval:
-    """mean +- 1.96 s / sqrt(N), for the mean of many independent values."""
+    """mean +- 1.96 s / sqrt(N), for the mean of many independent values; not below 0 where none of them is."""
     if len(values) < 2 or not values.isfinite().all():  # one value, or a true class of probability zero
         return (-math.inf, math.inf)
     mean, half = float(values.mean()), NORMAL * float(values.std()) / math.sqrt(len(values))
-    return mean - half, mean + half
+    low = mean - half
+    return (max(low, 0.0) if float(values.min()) >= 0 else low), mean + half
 
 
 def share_interval(share: float, samples: int) -> Interval:

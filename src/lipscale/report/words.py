@@ -22,7 +22,7 @@ def verdict(metrics: dict[str, Any], unit: str, robustness: dict[str, Any] | Non
     """What a reader should take away, most important first."""
     sentences = [_accuracy(metrics), _calibration(metrics), _certificate(metrics, unit)]
     sentences += [_attack(result, has_certificate(metrics)) for result in (robustness or {}).values()]
-    sentences.append(_training(metrics))
+    sentences += [_training(metrics), _advice(metrics)]
     return [sentence for sentence in sentences if sentence]
 
 
@@ -46,17 +46,20 @@ def _calibration(metrics: dict[str, Any]) -> str:
     if "calibrated" not in metrics:  # a run of an older version
         return f"Its ECE is {metrics['ece']:.4f}."
     ece, floor, limit = (metrics[key] for key in ("ece", "ece_floor", "ece_limit"))
+    # the limit allows for the error of a T* from so many samples
+    size = metrics.get("calibration_size")
+    allowed = f"one calibrated on {size} samples" if size else "in most draws"
     if metrics["calibrated"]:
         return (
-            f"It is not distinguishable from calibrated: its ECE is {ece:.4f}, and a perfectly calibrated model would "
-            f"show {floor:.4f} on average and up to {limit:.4f} at this sample size."
+            f"It is not distinguishable from calibrated: its ECE is {ece:.4f}, where at this sample size a perfectly "
+            f"calibrated model would show {floor:.4f} on average, and {allowed} up to {limit:.4f}."
         )
     low, high = metrics["intervals"]["esce"]
     direction = "It is over-confident" if low > 0 else "It is under-confident" if high < 0 else "It is not calibrated"
     mixed = " (over-confident in places, under-confident in others)" if low <= 0 <= high else ""
     return (
-        f"{direction}{mixed}: its ECE is {ece:.4f}, where a calibrated model would stay below {limit:.4f} "
-        f"at this sample size."
+        f"{direction}{mixed}: its ECE is {ece:.4f}, where at this sample size a perfectly calibrated model would show "
+        f"{floor:.4f} on average, and {allowed} would stay below {limit:.4f}."
     )
 
 
@@ -80,6 +83,10 @@ def _attack(result: dict[str, Any], certified: bool) -> str:
         for eps, row in rows
     ]
     return f"{name} left correct {', '.join(shares)}."
+
+
+def _advice(metrics: dict[str, Any]) -> str:
+    return f"Beware: {advice}." if (advice := metrics.get("advice")) else ""
 
 
 def _training(metrics: dict[str, Any]) -> str:

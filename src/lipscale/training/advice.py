@@ -20,13 +20,13 @@ def cannot_steer(temperature: float, *, size: int) -> str:
         better = "no" if math.isinf(temperature) else "hardly"
         reason = f"the network is {better} better than chance on the {size} calibration samples"
     return (
-        f"{reason}, so T* = {temperature:.3g}: L can only be told to {'grow' if temperature < 1 else 'shrink'}. Such "
-        f"steps move L by at most a factor of {DEGENERATE_STEP:g} an epoch and {DEGENERATE_TOTAL:g} in all; a larger "
-        "calibration set would steer it."
+        f"{reason}: T* = {temperature:.3g} can only tell L to {'grow' if temperature < 1 else 'shrink'}. Such steps "
+        f"move L by at most a factor of {DEGENERATE_STEP:g} an epoch and {DEGENERATE_TOTAL:g} in all. In the first "
+        "epochs that does no harm; if it lasts, a larger calibration set may steer L."
     )
 
 
-def poor_resolution(measure: Temperature, *, size: int, right: int, guessed: float) -> str | None:
+def poor_resolution(measure: Temperature, size: int, *, right: int, guessed: float) -> str | None:
     """A warning where the calibration set is too small to steer by, or none.
 
     `right` of its samples are classified correctly; the commonest class alone would be right for a share of `guessed`.
@@ -40,7 +40,7 @@ def poor_resolution(measure: Temperature, *, size: int, right: int, guessed: flo
         )
         needed = _samples_beyond_chance(right / size, guessed)
         if needed is None or needed <= size:
-            return f"{told}: the network needs more training data, or a better model, before it can be calibrated"
+            return f"{told}: more data, a larger --calibration-fraction or a better model may help"
         return f"{told}; about {needed} could, if that is its accuracy: {MORE}"
     needed = measure.samples_for(GOOD_ERROR, measured_on=size)
     few = size - right < min(FEW_ERRORS, RARE * size)

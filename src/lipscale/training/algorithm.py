@@ -74,6 +74,7 @@ class ListTraining:
         self.most_epochs, self.finishing_epochs = planned_epochs(settings)
         self.phase1_epochs = self.phase2_epochs = 0
         self.seconds = 0.0
+        self.advice: str | None = None  # about a calibration set that was too small, at the end of Phase I
         self._named: set[bool] = set()
         if self._is_constrained:
             set_lipschitz(net, settings.lipschitz)
@@ -108,8 +109,10 @@ class ListTraining:
             self._name_degeneracy(value)
         if self._is_over(self.phase1_epochs):
             guessed = int(labels.bincount().max()) / len(labels)
-            if advice := poor_resolution(measure, size=len(labels), right=right, guessed=guessed):
-                log.warning(advice)
+            # a plain T* of 0 was named, and knows nothing of the error that belongs to half an error more
+            self.advice = None if value == 0 else poor_resolution(measure, len(labels), right=right, guessed=guessed)
+            if self.advice:
+                log.warning(self.advice)
             constant = feedback.final
         if isinstance(self.optimizer, PlannedAdamW):
             self.optimizer.forget_larger(constant / get_lipschitz(self.net))
@@ -280,6 +283,7 @@ class ListTraining:
             "phase2_epochs": self.phase2_epochs,
             "seconds": self.seconds,
             "feedback": self.feedback.state() if self.feedback else None,
+            "advice": self.advice,
             "partial": self.partial,
         }
 
@@ -288,4 +292,4 @@ class ListTraining:
         self.phase1_epochs, self.phase2_epochs = state["phase1_epochs"], state["phase2_epochs"]
         self.seconds = state["seconds"]
         self.feedback = self._new_feedback(**state["feedback"]) if state["feedback"] else None
-        self.partial = state.get("partial")
+        self.partial, self.advice = state.get("partial"), state.get("advice")
