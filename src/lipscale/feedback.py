@@ -159,9 +159,9 @@ class SteadyFeedback(Feedback):
 
     def update(self, temperature: float, error: float = 0.0) -> float:
         """Move L, and remember what was asked for."""
-        before = self.constant
+        before = math.log(self.constant)
         after = super().update(temperature, error)
-        self.asked.append(math.log(before / temperature) if self.steered else None)
+        self.asked.append(before - math.log(temperature) if self.steered else None)
         return after
 
     def _can_steer(self, temperature: float, error: float) -> bool:
