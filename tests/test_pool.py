@@ -151,7 +151,7 @@ class TestPool:
 
     @pytest.mark.slow
     def test_killed_in_the_middle_it_goes_on_and_leaves_no_process_behind(self, tmp_path):
-        grid = {"settings": {**TINY, "epochs": 60}, "methods": ["list"], "seeds": [0, 1, 2]}
+        grid = {"settings": {**TINY, "epochs": 30}, "methods": ["list"], "seeds": [0, 1, 2]}
         (tmp_path / "grid.yaml").write_text(yaml.safe_dump(grid))
         command = [sys.executable, "-m", "lipscale.cli", "sweep", "grid.yaml", "--jobs", "2"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
