@@ -108,13 +108,14 @@ def show(rows):
 
 def show_starts(rows):
     """How far L* depends on L0, where all starts of a seed were run."""
-    print(
-        "\n| set | seed | L* from L0 = 0.01, 0.1, 1, 10 | range | standard deviation | s(log T*) |\n" + "|---" * 6 + "|"
-    )
-    for data, seed in sorted({(r["set"], r["seed"]) for r in rows}):
-        found = {r["rule"]: r for r in rows if (r["set"], r["seed"], r["point"]) == (data, seed, "phase 2 end")}
-        if not all(rule in found for rule in STARTS):
-            continue
+    ended = {}
+    for row in (r for r in rows if r["point"] == "phase 2 end"):
+        ended.setdefault((row["set"], row["seed"]), {})[row["rule"]] = row
+    complete = {key: found for key, found in sorted(ended.items()) if all(rule in found for rule in STARTS)}
+    if complete:
+        print("\n| set | seed | L* from L0 = 0.01, 0.1, 1, 10 | range | standard deviation | s(log T*) |")
+        print("|---" * 6 + "|")
+    for (data, seed), found in complete.items():
         constants = [found[rule]["lipschitz_constant"] for rule in STARTS]
         mean = statistics.mean(constants)
         spreads = (

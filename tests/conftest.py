@@ -31,6 +31,13 @@ def digits():
 
 
 @pytest.fixture(scope="session")
+def digits_split(digits):
+    """Of 400 of them, what to train on and what to calibrate on."""
+    found = data.limit(digits, 400, seed=0)
+    return data.split_calibration(found.train, 0.25, seed=0, classes=found.classes)
+
+
+@pytest.fixture(scope="session")
 def digits_net(digits) -> nn.Module:
     """An MLP with a short training: most digits right, few of them robust."""
     with torch.random.fork_rng():

@@ -269,6 +269,8 @@ def test_random_problems_stay_finite_and_settle(seed):
     assert 0 < feedback.final < math.inf
     # never oscillates for ever, degenerate or not: at the end L stays within an error of where it is, which may drift
     assert spread(constants[-40:]) < 2 * problem.error + abs(problem.drift) * math.log(400 / 360)
+    if problem.degenerate == 1 and len(problem.limits) == 1:
+        assert len(set(constants[-40:])) == 1
     if problem.degenerate < 1:
         log_target = math.log(problem.target) + problem.drift * math.log(400)
         assert abs(math.log(constants[-1]) - log_target) < 2 * problem.error + 0.1

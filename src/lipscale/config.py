@@ -99,7 +99,7 @@ class Settings(BaseModel):
     phase2_epochs: int | None = Field(
         None,
         ge=0,
-        description="Epochs of Phase II, on top of --epochs; left out, it is their last tenth, if that is one.",
+        description="Epochs of Phase II, on top of --epochs; left out, it is their last tenth (none below 10).",
     )
     phase2_start: Literal["continue", "restart"] = Field(
         "continue",

@@ -49,7 +49,7 @@ def print_metrics(metrics: dict[str, Any], unit: str) -> None:
     console.print(table)
     console.print()
     for sentence in verdict(metrics, unit):
-        console.print(sentence, highlight=False)
+        console.print(sentence, highlight=False, markup=False)
 
 
 def print_robustness(result: dict[str, Any], unit: str, *, certified: bool = True) -> None:
