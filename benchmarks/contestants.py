@@ -33,7 +33,7 @@ PEERS = models.Parts(
 CONTESTANTS = {"twin": models.UNCONSTRAINED, "orthogonium": PEERS, "lipscale": models.LIPSCHITZ}
 EXTRA = {
     # all else ours, so that the weights alone are compared
-    "reference layers": models.REFERENCE,
+    "reference layers": models.reference_parts(),
     "orthogonium, zeros": models.Parts(**{**vars(PEERS), "conv": partial(_peer_conv, padding_mode="zeros")}),
     "lipscale, circular": models.parts_of(padding="circular"),
 }

@@ -13,11 +13,11 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from lipscale.assemble import new_training, read_data, resolve
-from lipscale.config import Settings, planned_epochs
-from lipscale.evaluate import evaluate
 from lipscale.metrics import ece
 from lipscale.report.theme import colour, style
+from lipscale.runs.assembly import new_training, read_data, resolve
+from lipscale.runs.evaluation import evaluate
+from lipscale.runs.settings import Settings, planned_epochs
 
 SETS = {
     "digits": {"data": "digits", "model": "mlp", "width": 256},

@@ -10,10 +10,11 @@ import time
 
 import torch
 
-from lipscale import get_lipschitz, models, set_lipschitz, world
-from lipscale.audit import audit
-from lipscale.config import Settings
+from lipscale import get_lipschitz, models, set_lipschitz
+from lipscale._random import seeded
+from lipscale.certificates.audit import audit
 from lipscale.data import channel_means, load_dataset
+from lipscale.runs.settings import Settings
 from lipscale.training import ListTraining
 
 CONSTANTS = (0.01, 0.1, 1.0, 10.0, 128.0)
@@ -26,7 +27,7 @@ NETWORKS = {
 
 def network(name, constant, digits, epochs):
     """One of the networks, trained at a fixed constant."""
-    with world.seeded(0, "weights"):
+    with seeded(0, "weights"):
         net = NETWORKS[name](channel_means(digits.train))
     set_lipschitz(net, constant)
     if epochs:

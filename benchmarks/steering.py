@@ -9,10 +9,11 @@ from scipy.special import logsumexp
 
 from benchmarks.contestants import BATCH, SIZE
 from benchmarks.measure import interleaved
-from lipscale.certificate import Certificate
+from lipscale.calibration.temperature import fit_temperature
+from lipscale.certificates.certificate import Certificate
 from lipscale.data import Samples
-from lipscale.mode import evaluation_mode, predict_logits
-from lipscale.temperature import fit_temperature
+from lipscale.layers.evaluation import evaluation_mode
+from lipscale.training.inference import predict_logits
 
 TRAIN, CALIBRATION, CENTERING_BATCHES = 45_000, 5_000, 50
 

@@ -9,14 +9,14 @@ import torch
 import torch.nn.functional as F
 
 from lipscale import Settings
-from lipscale.assemble import build_network, read_data
+from lipscale.calibration.posthoc import compare
 from lipscale.data import split_calibration
 from lipscale.data.batches import epoch_batches
-from lipscale.mode import predict_logits
 from lipscale.models import mlp
 from lipscale.models.parts import UNCONSTRAINED
-from lipscale.posthoc import compare
+from lipscale.runs.assembly import build_network, read_data
 from lipscale.training.algorithm import ListTraining
+from lipscale.training.inference import predict_logits
 
 settings = Settings(data="fashion-mnist", limit=5000, model="mlp", width=128, method="fixed", lipschitz=16.0, epochs=40)
 dataset, preprocessing = read_data(settings)

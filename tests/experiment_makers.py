@@ -2,8 +2,8 @@
 
 from types import SimpleNamespace
 
-from lipscale.config import Settings
 from lipscale.experiments.plan import Planned
+from lipscale.runs.settings import Settings
 
 TINY = {"data": "digits", "model": "mlp", "width": 8, "depth": 1, "epochs": 2, "limit": 300, "device": "cpu"}
 

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from lipscale.temperature import Temperature, measure_temperature
-from lipscale.training.advice import cannot_steer, poor_resolution
+from lipscale.calibration.advice import cannot_steer, poor_resolution
+from lipscale.calibration.temperature import Temperature, measure_temperature
 
 
 def advice(error, *, temperature=1.0, size=100, right=80, guessed=0.1):

@@ -9,10 +9,10 @@ from pyautoattack import AutoAttack
 from torch import nn
 
 from lipscale import models
-from lipscale.attack_cache import KeptTensors
 from lipscale.attacks import apgd, autoattack, calibration_attack, pgd
 from lipscale.attacks.ball import distances, project
 from lipscale.errors import UserError
+from lipscale.runs.attack_cache import KeptTensors
 
 
 def test_projection_stays_in_ball_and_box():

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from conftest import lipscale
-from lipscale import audit as audit_module
 from lipscale import models, register_rule, set_lipschitz
-from lipscale.audit import audit
 from lipscale.bounds.walk import RULES
+from lipscale.certificates import audit as audit_module
+from lipscale.certificates.audit import audit
 from lipscale.data import load_dataset
 from lipscale.layers import ConvexResidual, OrthoLinear, Scale
 
@@ -74,12 +74,12 @@ def test_a_violation_is_exit_code_one(tmp_path, monkeypatch):
     from typer.testing import CliRunner
 
     from lipscale.cli import app
-    from lipscale.config import Settings
-    from lipscale.run import train
+    from lipscale.runs.run import train
+    from lipscale.runs.settings import Settings
 
     train(Settings(limit=300, epochs=1, phase2_epochs=0, width=8, out=tmp_path / "r", device="cpu"))
-    monkeypatch.setattr("lipscale.certificate.lipschitz_bound", lambda net: 1e-6)
-    monkeypatch.setattr("lipscale.audit.autoattack_installed", lambda: False)
+    monkeypatch.setattr("lipscale.certificates.certificate.lipschitz_bound", lambda net: 1e-6)
+    monkeypatch.setattr("lipscale.certificates.audit.autoattack_installed", lambda: False)
     flags = ["--samples", "30", "--pairs", "50", "--steps", "5"]
     result = CliRunner().invoke(app, ["audit", str(tmp_path / "r"), *flags])
     assert result.exit_code == 1

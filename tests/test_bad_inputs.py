@@ -20,13 +20,13 @@ import pytest
 from PIL import Image
 
 import lipscale
-from lipscale.config import Settings, make_settings, read_settings
 from lipscale.data import Column, Preprocessing, Reading, load_dataset
 from lipscale.data.idx import read_idx
 from lipscale.data.plain_pickle import read_plain_pickle
 from lipscale.errors import UserError
-from lipscale.predict import read_inputs
-from lipscale.run import load, resume
+from lipscale.runs.predict import read_inputs
+from lipscale.runs.run import load, resume
+from lipscale.runs.settings import Settings, make_settings, read_settings
 from makers import (
     python2_pickle,
     table_rows,

@@ -9,10 +9,16 @@ from torch import nn
 
 from lipscale import certified_confidence, certified_radius, models, register_rule, set_lipschitz
 from lipscale.bounds.walk import RULES
-from lipscale.certificate import ROUNDING_FACTOR, Certificate, certified_accuracy, certified_accuracy_curve, margin
+from lipscale.certificates.certificate import (
+    ROUNDING_FACTOR,
+    Certificate,
+    certified_accuracy,
+    certified_accuracy_curve,
+)
 from lipscale.data import load_dataset
 from lipscale.errors import UserError
 from lipscale.layers import OrthoLinear
+from lipscale.losses import margin
 
 
 def generic(bound, classes, rounding=0.0):

@@ -12,7 +12,7 @@ from scipy import stats
 from experiment_makers import fake
 from lipscale.experiments import claims
 from lipscale.experiments.claims import FAILS, HOLDS, OPEN
-from lipscale.experiments.doubt import crossed_doubt, doubt_of
+from lipscale.experiments.intervals import crossed_doubt, doubt_of
 from lipscale.experiments.profiles import MINI
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from lipscale.config import Settings, as_yaml, make_settings, read_settings, replace
 from lipscale.errors import UserError
 from lipscale.experiments import RECIPES
+from lipscale.runs.settings import Settings, as_yaml, make_settings, read_settings, replace
 
 
 def test_the_defaults_are_the_papers_where_it_says():

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from lipscale.config import Settings, replace
 from lipscale.data import READERS
 from lipscale.errors import UserError
 from lipscale.experiments import cost
 from lipscale.experiments.cost import SIZES, Line, Step, estimate, require_memory, size_of
+from lipscale.runs.settings import Settings, replace
 
 SMALL = Settings(data="fashion-mnist", limit=2000, model="mlp", width=32, epochs=10)
 

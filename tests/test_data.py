@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from conftest import real_folder
-from lipscale import data, world
+from lipscale import data
+from lipscale._random import random_stream
 from lipscale.data.batches import augment, epoch_batches
 from lipscale.data.dataset import channel_means
 from lipscale.data.idx import read_idx
@@ -269,7 +270,7 @@ class TestBatches:
 
     def test_a_crop_is_a_shift_with_zeros(self):
         images = torch.rand(50, 2, 8, 8) + 1
-        cropped = augment(images, "crop", generator=world.generator(0, "crop"))
+        cropped = augment(images, "crop", generator=random_stream(0, "crop"))
         shifts = set()
         for before, after in zip(images, cropped, strict=True):
             rows, columns = after[0].nonzero()[:, 0], after[0].nonzero()[:, 1]
@@ -290,7 +291,7 @@ class TestBatches:
 
     def test_a_flip_mirrors_about_half(self):
         images = torch.rand(400, 1, 4, 4)
-        flipped = augment(images, "flip", generator=world.generator(0, "flip"))
+        flipped = augment(images, "flip", generator=random_stream(0, "flip"))
         mirrored = (flipped == images.flip(-1)).flatten(1).all(1)
         same = (flipped == images).flatten(1).all(1)
         assert (mirrored ^ same).all()

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 from lipscale.bounds import lipschitz_bound
-from lipscale.config import Settings
 from lipscale.layers import BatchCentering, GroupSort2, L2NormPool2d, OrthoConv2d, OrthoLinear, ScaledLayer
+from lipscale.layers.evaluation import evaluation_mode
 from lipscale.losses import offset_cross_entropy
-from lipscale.mode import evaluation_mode
+from lipscale.runs.settings import Settings
 from lipscale.training.optimizer import DEFAULT_LEARNING_RATE, PlannedAdamW, new_optimizer
 
 

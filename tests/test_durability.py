@@ -17,10 +17,10 @@ import torch
 
 import lipscale
 from conftest import lipscale as console
-from lipscale import folder_lock
-from lipscale.config import Settings, replace
 from lipscale.errors import StoppedError, UnwritableError, UserError
-from lipscale.run import resume
+from lipscale.runs import lock as folder_lock
+from lipscale.runs.run import resume
+from lipscale.runs.settings import Settings, replace
 from lipscale.training import checkpoint
 from makers import table_rows, write_csv
 
@@ -279,7 +279,7 @@ def test_changed_data_are_noticed(tmp_path, caplog):
     path = tmp_path / "moved.csv"
     run = resume(tmp_path / "run")
     write_csv(path, [[str(2 * float(row[0])), *row[1:]] for row in rows])
-    lipscale.run.evaluate_run(run)
+    lipscale.runs.run.evaluate_run(run)
     assert "the test data of" in caplog.text
 
 
@@ -289,7 +289,7 @@ def test_other_categories_today_do_not_move_those_of_a_run(tmp_path):
     quick = Settings(data=str(path), label="y", epochs=1, phase2_epochs=0, width=8, device="cpu", out=tmp_path / "run")
     run = lipscale.train(quick)
     write_csv(path, [[*row[:2], "aquamarine", row[3]] if i % 7 == 0 else row for i, row in enumerate(rows)])
-    lipscale.run.evaluate_run(run)
+    lipscale.runs.run.evaluate_run(run)
     assert lipscale.load(run.folder).preprocessing.columns[2].categories == ("blue", "green", "red")
 
 

@@ -10,7 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from lipscale.config import replace
+from lipscale.certificates.robustness import Attack
 from lipscale.experiments import figures
 from lipscale.experiments.fronts import front
 from lipscale.experiments.plan import AttackBudget, shared
@@ -20,8 +20,8 @@ from lipscale.experiments.results import Results
 from lipscale.metrics import ece, ece_limit, esce
 from lipscale.report.labels import place_labels
 from lipscale.report.theme import style
-from lipscale.robustness import Attack
-from lipscale.run import attack_run, load, train
+from lipscale.runs.run import attack_run, load, train
+from lipscale.runs.settings import replace
 
 DATA = "digits"
 TINY = dataclasses.replace(

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from experiment_makers import TINY, fake, stamps, tiny
-from lipscale import cli
+from lipscale.cli import commands as cli
 from lipscale.errors import UserError
 from lipscale.experiments import profiles, published, recipes
 from lipscale.experiments.plan import AttackBudget, describe, shared

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipscale.errors import UserError
-from lipscale.feedback import (
+from lipscale.calibration.feedback import (
     PaperFeedback,
     SteadyFeedback,
     has_settled,
     is_resolved,
     next_constant,
 )
+from lipscale.errors import UserError
 
 
 def test_the_rule():

@@ -10,10 +10,10 @@ import torch
 from conftest import lipscale, real_folder
 from lipscale import data, models
 from lipscale.bounds import lipschitz_bound
-from lipscale.config import replace
+from lipscale.bounds.constant import get_lipschitz
 from lipscale.data import prepare
 from lipscale.experiments import RECIPES
-from lipscale.lipschitz import get_lipschitz
+from lipscale.runs.settings import replace
 from lipscale.training import ListTraining
 from makers import write_csv
 

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import lipscale
-from lipscale.config import Settings, make_settings, read_settings
+from lipscale.certificates.robustness import Attack
 from lipscale.data import Column, Preprocessing, Reading, load_dataset, prepare
 from lipscale.data.cifar import read_cifar10
 from lipscale.data.idx import read_idx
@@ -32,11 +32,11 @@ from lipscale.data.plain_pickle import read_plain_pickle
 from lipscale.data.unpack import Limits, unpack
 from lipscale.errors import UserError
 from lipscale.experiments.sweep import read_grid, rows_of
-from lipscale.predict import read_inputs
-from lipscale.report.facts import read_facts
 from lipscale.report.figures import draw_all
-from lipscale.robustness import Attack
-from lipscale.run import attack_run, load, resume
+from lipscale.report.record import read_facts
+from lipscale.runs.predict import read_inputs
+from lipscale.runs.run import attack_run, load, resume
+from lipscale.runs.settings import Settings, make_settings, read_settings
 from makers import python2_pickle, python3_pickle, table_rows, write_csv, write_tiny_imagenet
 from test_download import GOOD, tar, zipped
 

@@ -5,11 +5,11 @@ import math
 import torch
 
 from lipscale import data, models
-from lipscale.config import Settings
-from lipscale.lipschitz import get_lipschitz
-from lipscale.mode import predict_logits
-from lipscale.temperature import fit_temperature
+from lipscale.bounds.constant import get_lipschitz
+from lipscale.calibration.temperature import fit_temperature
+from lipscale.runs.settings import Settings
 from lipscale.training import ListTraining
+from lipscale.training.inference import predict_logits
 
 
 class TestHardCalibrationSets:

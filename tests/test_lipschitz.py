@@ -10,10 +10,10 @@ from torch import nn
 from conftest import jacobian_norms
 from lipscale import models
 from lipscale.bounds import lipschitz_bound
+from lipscale.bounds.constant import get_lipschitz, scaled_depth, set_lipschitz
 from lipscale.errors import UserError
 from lipscale.layers import BatchCentering, ConvexResidual, GroupSort2, OrthoLinear, Standardise
-from lipscale.lipschitz import get_lipschitz, scaled_depth, set_lipschitz
-from lipscale.mode import evaluation_mode
+from lipscale.layers.evaluation import evaluation_mode
 from lipscale.training import load_tensors, save_tensors
 
 CONSTANTS = [0.01, 0.1, 1.0, 10.0, 128.0]

@@ -9,17 +9,20 @@ import torch.nn.functional as F
 from typer.testing import CliRunner
 
 from conftest import lipscale
-from lipscale import data, models, run, world
+from lipscale import data, models
+from lipscale._random import random_stream, seeded
 from lipscale.attacks import pgd
 from lipscale.attacks.ball import distances
-from lipscale.certificate import Certificate, certify
+from lipscale.certificates.certificate import Certificate, certify
 from lipscale.cli import app
-from lipscale.config import CONSTRAINED, Settings, make_settings, replace
 from lipscale.errors import StoppedError, UserError
 from lipscale.layers import estimate_means
+from lipscale.layers.evaluation import evaluation_mode
 from lipscale.losses import focal_loss, scheduled_focal_loss, smoothed_cross_entropy
-from lipscale.mode import evaluation_mode, predict_logits
+from lipscale.runs import run
+from lipscale.runs.settings import CONSTRAINED, Settings, make_settings, replace
 from lipscale.training import ListTraining
+from lipscale.training.inference import predict_logits
 from lipscale.training.methods import adversarial_batch, method_of, miscalibrated_batch
 from lipscale.training.optimizer import new_optimizer
 
@@ -40,7 +43,7 @@ def few():
 
 
 def twin(net="mlp", seed=0):
-    with world.seeded(seed, "weights"):
+    with seeded(seed, "weights"):
         if net == "mlp":
             return models.mlp(10, (1, 8, 8), 32, parts=models.UNCONSTRAINED)
         return models.convnet(10, 1, 4, parts=models.UNCONSTRAINED)
@@ -122,7 +125,7 @@ class TestAttackedBatches:
         for parameter in net.parameters():
             parameter.grad = torch.ones_like(parameter)
         before = {k: v.clone() for k, v in net.state_dict().items()}
-        points = transform(net, x, y, world.generator(0), epsilon=0.5, steps=5, box=PIXELS)
+        points = transform(net, x, y, random_stream(0), epsilon=0.5, steps=5, box=PIXELS)
         assert distances(points, x).max() <= 0.5 * (1 + 1e-5)
         assert distances(points, x).median() > 0.05  # it does move
         assert points.min() >= 0
@@ -131,20 +134,20 @@ class TestAttackedBatches:
         assert all(torch.equal(before[k], v) for k, v in net.state_dict().items())  # batch statistics among them
         assert all((p.grad == 1).all() for p in net.parameters())
         assert all(m.training for m in net.modules())
-        again = transform(net, x, y, world.generator(0), epsilon=0.5, steps=5, box=PIXELS)
-        other = transform(net, x, y, world.generator(1), epsilon=0.5, steps=5, box=PIXELS)
+        again = transform(net, x, y, random_stream(0), epsilon=0.5, steps=5, box=PIXELS)
+        other = transform(net, x, y, random_stream(1), epsilon=0.5, steps=5, box=PIXELS)
         assert torch.equal(points, again)
         assert not torch.equal(points, other)
 
     def test_without_a_box_they_may_leave_it(self, few, net):
         points = adversarial_batch(
-            net, few.inputs[:50], few.labels[:50], world.generator(0), epsilon=0.5, steps=3, box=None
+            net, few.inputs[:50], few.labels[:50], random_stream(0), epsilon=0.5, steps=3, box=None
         )
         assert points.min() < 0
 
     def test_an_adversarial_batch_has_a_larger_loss_sample_by_sample(self, few, net):
         x, y = few.inputs[:100], few.labels[:100]
-        points = adversarial_batch(net, x, y, world.generator(0), epsilon=0.5, steps=10, box=PIXELS)
+        points = adversarial_batch(net, x, y, random_stream(0), epsilon=0.5, steps=10, box=PIXELS)
         with evaluation_mode(net):
             clean, attacked = (F.cross_entropy(net(v), y, reduction="none") for v in (x, points))
         assert (attacked > clean).float().mean() > 0.98
@@ -152,7 +155,7 @@ class TestAttackedBatches:
 
     def test_a_miscalibrated_batch_keeps_every_answer_and_moves_confidence_both_ways(self, few, net):
         x, y = few.inputs[:100], few.labels[:100]
-        points = miscalibrated_batch(net, x, y, world.generator(0), epsilon=0.5, steps=10, box=PIXELS)
+        points = miscalibrated_batch(net, x, y, random_stream(0), epsilon=0.5, steps=10, box=PIXELS)
         with evaluation_mode(net):
             clean, attacked = net(x), net(points)
         assert torch.equal(clean.argmax(1), attacked.argmax(1))
@@ -243,7 +246,7 @@ class TestTheLoop:
         lines = []
         for phase1_only in (False, True):
             history = []
-            with world.seeded(0, "weights"):
+            with seeded(0, "weights"):
                 net = models.mlp(10, (1, 8, 8), 16)
             chosen = replace(settings, phase1_only=phase1_only)
             ListTraining(net, train, calibration, chosen, on_epoch=history.append).run()
@@ -329,7 +332,7 @@ class TestRuns:
             training = ListTraining(twin(), digits.train, None, settings, box=PIXELS)
             training.run()
             with evaluation_mode(training.net):
-                points = pgd(training.net, x, y, epsilon=0.5, box=PIXELS, generator=world.generator(0))
+                points = pgd(training.net, x, y, epsilon=0.5, box=PIXELS, generator=random_stream(0))
                 left[method] = float((training.net(points).argmax(1) == y).float().mean())
         assert left["pgd-at"] > left["standard"] + 0.1
         assert left["caat"] > left["standard"]

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from lipscale import models
+from lipscale.bounds.constant import scaled_depth
 from lipscale.errors import UserError
 from lipscale.layers import BatchCentering, ConvexResidual, GroupSort2, OrthoConv2d, OrthoLinear
-from lipscale.lipschitz import scaled_depth
 
 
 @pytest.mark.parametrize(("size", "channels"), [(32, 3), (64, 1)])

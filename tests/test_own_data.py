@@ -12,7 +12,6 @@ from PIL import Image
 import lipscale
 from conftest import real_folder
 from lipscale import data
-from lipscale.config import Settings
 from lipscale.data import Column, Reading, load_dataset, prepare
 from lipscale.data.batches import epoch_batches
 from lipscale.data.pictures import read_picture
@@ -20,7 +19,8 @@ from lipscale.data.plain_pickle import read_plain_pickle
 from lipscale.data.stored import Stored
 from lipscale.errors import UserError
 from lipscale.losses import class_weights, offset_cross_entropy
-from lipscale.predict import as_csv, predict, read_inputs
+from lipscale.runs.predict import as_csv, predict, read_inputs
+from lipscale.runs.settings import Settings
 from makers import (
     python2_pickle,
     python3_pickle,

@@ -21,8 +21,8 @@ from lipscale.experiments.plan import AttackBudget, Row, shared
 from lipscale.experiments.pool import LOCKS, carry_out, finished, make
 from lipscale.experiments.results import Results, read_result
 from lipscale.experiments.sweep import read_grid, rows_of
-from lipscale.folder_lock import locked
-from lipscale.run_folder import CHECKPOINT, METRICS, MODEL, PREDICTIONS
+from lipscale.runs.folder import CHECKPOINT, METRICS, MODEL, PREDICTIONS
+from lipscale.runs.lock import locked
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ class TestPool:
                 def fail(*_, error=error, **__):
                     raise error
 
-                patch.setattr(f"lipscale.run.{broken}", fail)
+                patch.setattr(f"lipscale.runs.run.{broken}", fail)
                 with pytest.raises(UserError, match="no space|no data"):
                     make(run, folder, should_stop=lambda: False)
             assert stamps(place)[place / CHECKPOINT] == before[place / CHECKPOINT]
@@ -153,7 +153,7 @@ class TestPool:
     def test_killed_in_the_middle_it_goes_on_and_leaves_no_process_behind(self, tmp_path):
         grid = {"settings": {**TINY, "epochs": 30}, "methods": ["list"], "seeds": [0, 1, 2]}
         (tmp_path / "grid.yaml").write_text(yaml.safe_dump(grid))
-        command = [sys.executable, "-m", "lipscale.cli", "sweep", "grid.yaml", "--jobs", "2"]
+        command = [sys.executable, "-m", "lipscale", "sweep", "grid.yaml", "--jobs", "2"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         process = subprocess.Popen(command, cwd=tmp_path, env=environment, start_new_session=True)
         runs = tmp_path / "sweeps" / "grid" / "runs"

@@ -11,9 +11,7 @@ import torch
 from scipy.special import betaln
 from sklearn.linear_model import LogisticRegression
 
-from lipscale.errors import UserError
-from lipscale.metrics import accuracy, nll
-from lipscale.posthoc import (
+from lipscale.calibration.posthoc import (
     CALIBRATORS,
     BayesianBinning,
     HistogramBinning,
@@ -24,8 +22,10 @@ from lipscale.posthoc import (
     calibrator,
     compare,
 )
-from lipscale.posthoc.affine import RIDGE, AffineCalibrator, DirichletCalibration, Regression
-from lipscale.posthoc.one_vs_rest import FLOOR
+from lipscale.calibration.posthoc.affine import RIDGE, AffineCalibrator, DirichletCalibration, Regression
+from lipscale.calibration.posthoc.one_vs_rest import FLOOR
+from lipscale.errors import UserError
+from lipscale.metrics import accuracy, nll
 
 AFFINE = ["vector", "matrix", "dirichlet"]
 FITTED = [name for name in CALIBRATORS if name != "none"]

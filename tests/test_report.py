@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from conftest import lipscale
-from lipscale.config import Settings
+from lipscale.certificates.robustness import Attack
 from lipscale.errors import UserError
 from lipscale.report import write_report
-from lipscale.report.facts import Answers, gather
 from lipscale.report.figures import curve, dynamics, relaxation_end
 from lipscale.report.page import selective
-from lipscale.report.words import verdict
-from lipscale.robustness import Attack
-from lipscale.run import attack_run, train
+from lipscale.report.record import Answers, gather
+from lipscale.report.verdict import verdict
+from lipscale.runs.run import attack_run, train
+from lipscale.runs.settings import Settings
 
 
 def quick(folder, **changes):

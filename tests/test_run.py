@@ -15,12 +15,12 @@ import torch
 from PIL import Image
 
 import lipscale
-from lipscale.assemble import resolve
-from lipscale.config import Settings, replace
 from lipscale.data import Dataset, Samples, load_dataset, prepare
 from lipscale.errors import DivergedError, UserError
-from lipscale.predict import predict, read_inputs
-from lipscale.run import evaluate_run, resume
+from lipscale.runs.assembly import resolve
+from lipscale.runs.predict import predict, read_inputs
+from lipscale.runs.run import evaluate_run, resume
+from lipscale.runs.settings import Settings, replace
 from lipscale.training import methods
 
 QUICK = Settings(limit=300, model="convnet", width=4, epochs=4, phase2_epochs=2, batch_size=64, device="cpu")

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from netcal.scaling import TemperatureScaling
 from scipy.optimize import brentq
 
+from lipscale.calibration.temperature import Temperature, fit_temperature, measure_temperature
 from lipscale.errors import UserError
-from lipscale.temperature import Temperature, fit_temperature, measure_temperature
 
 
 def problem(n, classes, *, scale=1.0, signal=1.2, seed=0):

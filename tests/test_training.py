@@ -6,16 +6,18 @@ from functools import partial
 import pytest
 import torch
 
-from lipscale import data, models, world
+from lipscale import data, models
+from lipscale._random import seeded
 from lipscale.bounds import lipschitz_bound
-from lipscale.config import Settings, replace
+from lipscale.bounds.constant import get_lipschitz, set_lipschitz
+from lipscale.calibration.feedback import DEGENERATE_STEP, is_resolved
+from lipscale.calibration.temperature import fit_temperature, measure_temperature
 from lipscale.errors import DivergedError
-from lipscale.feedback import DEGENERATE_STEP, is_resolved
 from lipscale.layers import BatchCentering, ConvexResidual, GroupSort2, L2NormPool2d, OrthoConv2d, OrthoLinear
-from lipscale.lipschitz import get_lipschitz, set_lipschitz
-from lipscale.mode import evaluation_mode, predict_logits
-from lipscale.temperature import fit_temperature, measure_temperature
+from lipscale.layers.evaluation import evaluation_mode
+from lipscale.runs.settings import Settings, replace
 from lipscale.training import ListTraining
+from lipscale.training.inference import predict_logits
 from lipscale.training.optimizer import PlannedAdamW, planned_share
 
 QUICK = Settings(epochs=3, phase2_epochs=2, batch_size=64)
@@ -23,7 +25,7 @@ PAPER = replace(QUICK, feedback="paper", optimizer="schedulefree")
 
 
 def make(digits_split, settings=QUICK, *, net="mlp", calibration=True):
-    with world.seeded(settings.seed, "weights"):
+    with seeded(settings.seed, "weights"):
         network = models.mlp(10, (1, 8, 8), 32) if net == "mlp" else models.convnet(10, 1, 4)
     return ListTraining(network, digits_split[0], digits_split[1] if calibration else None, settings)
 

@@ -8,9 +8,9 @@ import torch
 from scipy.stats import binomtest
 
 from lipscale import metrics
+from lipscale.calibration.temperature import fit_temperature
 from lipscale.metrics.floor import CalibratedTwin, _derivatives, temperature_error
 from lipscale.metrics.intervals import error_interval, mean_interval, share_interval
-from lipscale.temperature import fit_temperature
 
 CLASSES = 6
 

@@ -17,7 +17,7 @@ The flow, each stage a module:
     audit        attacks on our own certificates
     export       the same network in ordinary torch layers
     metrics      accuracy, NLL, Brier, calibration errors, with their uncertainty
-    posthoc      other calibrators, to compare with
+    calibration      other calibrators, to compare with
     attacks      PGD, AutoAttack, attacks on the confidence
     robustness   what attacks leave, held against the certificate sample by sample
     run          settings -> run folder, and back
@@ -29,46 +29,51 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lipscale import attacks, data, experiments, layers, losses, metrics, models, posthoc, report
+    from lipscale import attacks, calibration, data, experiments, layers, losses, metrics, models, report
     from lipscale.bounds import lipschitz_bound, register_rule
-    from lipscale.certificate import Certificate, certified_accuracy, certified_confidence, certified_radius
-    from lipscale.config import Settings, replace
+    from lipscale.bounds.constant import get_lipschitz, set_lipschitz
+    from lipscale.calibration.feedback import PaperFeedback, SteadyFeedback
+    from lipscale.calibration.temperature import fit_temperature, measure_temperature
+    from lipscale.certificates.certificate import (
+        Certificate,
+        certified_accuracy,
+        certified_confidence,
+        certified_radius,
+    )
     from lipscale.errors import DivergedError, UnsoundError, UserError
-    from lipscale.export import export_plain
-    from lipscale.feedback import PaperFeedback, SteadyFeedback
-    from lipscale.lipschitz import get_lipschitz, set_lipschitz
+    from lipscale.layers.evaluation import evaluation_mode
     from lipscale.losses import offset_cross_entropy
-    from lipscale.mode import evaluation_mode
-    from lipscale.run import Run, load, resume, train
-    from lipscale.temperature import fit_temperature, measure_temperature
+    from lipscale.models.export import export_plain
+    from lipscale.runs.run import Run, load, resume, train
+    from lipscale.runs.settings import Settings, replace
 
 _HOME = {
-    "Settings": "config",
-    "replace": "config",
+    "Settings": "runs.settings",
+    "replace": "runs.settings",
     "UserError": "errors",
     "DivergedError": "errors",
     "UnsoundError": "errors",
-    "PaperFeedback": "feedback",
-    "SteadyFeedback": "feedback",
-    "Run": "run",
-    "load": "run",
-    "resume": "run",
-    "train": "run",
-    "Certificate": "certificate",
-    "certified_accuracy": "certificate",
-    "certified_confidence": "certificate",
-    "certified_radius": "certificate",
-    "evaluation_mode": "mode",
-    "export_plain": "export",
-    "fit_temperature": "temperature",
-    "measure_temperature": "temperature",
-    "get_lipschitz": "lipschitz",
+    "PaperFeedback": "calibration.feedback",
+    "SteadyFeedback": "calibration.feedback",
+    "Run": "runs.run",
+    "load": "runs.run",
+    "resume": "runs.run",
+    "train": "runs.run",
+    "Certificate": "certificates.certificate",
+    "certified_accuracy": "certificates.certificate",
+    "certified_confidence": "certificates.certificate",
+    "certified_radius": "certificates.certificate",
+    "evaluation_mode": "layers.evaluation",
+    "export_plain": "models.export",
+    "fit_temperature": "calibration.temperature",
+    "measure_temperature": "calibration.temperature",
+    "get_lipschitz": "bounds.constant",
     "lipschitz_bound": "bounds",
     "register_rule": "bounds",
-    "set_lipschitz": "lipschitz",
+    "set_lipschitz": "bounds.constant",
     "offset_cross_entropy": "losses",
 }
-_MODULES = ("attacks", "data", "experiments", "layers", "losses", "metrics", "models", "posthoc", "report")
+_MODULES = ("attacks", "data", "experiments", "layers", "losses", "metrics", "models", "calibration", "report")
 
 __all__ = [  # noqa: RUF022 (in the order of the flow)
     "Settings",
@@ -102,7 +107,7 @@ __all__ = [  # noqa: RUF022 (in the order of the flow)
     "losses",
     "metrics",
     "models",
-    "posthoc",
+    "calibration",
     "report",
 ]
 

@@ -1,5 +1,6 @@
-"""The training losses: LiST's, and those of the baselines."""
+"""The margin, and the training losses: LiST's, and those of the baselines."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -7,6 +8,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lipscale.errors import UserError
+
+
+def margin(logits: Tensor, labels: Tensor | None = None) -> Tensor:
+    """M(x) = z_y - max_{j != y} z_j; without labels y is the predicted class. (N, C) -> (N,)."""
+    chosen = logits.argmax(1) if labels is None else labels.long()
+    index = chosen.unsqueeze(1)
+    runner_up = logits.scatter(1, index, -math.inf).amax(1)
+    return logits.gather(1, index).squeeze(1) - runner_up
 
 
 def offset_cross_entropy(

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from lipscale.attacks.apgd import apgd
 from lipscale.attacks.ball import Box
-from lipscale.certificate import margin
+from lipscale.losses import margin
 
 OUTSIDE = 1e4  # any point that keeps its class is better than any that does not
 

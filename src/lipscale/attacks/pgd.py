@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lipscale.attacks.ball import Box, direction, norms, project, value_and_gradient
-from lipscale.certificate import margin
+from lipscale.losses import margin
 
 STEP = 2.5  # steps of 2.5 epsilon / steps reach every point of the ball from every other
 

@@ -1,17 +1,20 @@
-"""The sound Lipschitz bound: composed over a network, in float64, from the weights as they are."""
+"""Set L, read L, and the proven bound: composed over a network, in float64, from the weights as they are."""
 
-from lipscale.bounds import own, peers, plain
+from lipscale.bounds import lipscale_rules, torch_rules
+from lipscale.bounds.constant import get_lipschitz, is_constrained, set_lipschitz
 from lipscale.bounds.norms import conv_norm, matrix_norm
 from lipscale.bounds.walk import Walk, lipschitz_bound, register_rule, require_certifiable
 
 __all__ = [
     "Walk",
     "conv_norm",
+    "get_lipschitz",
+    "is_constrained",
+    "lipscale_rules",
     "lipschitz_bound",
     "matrix_norm",
-    "own",
-    "peers",
-    "plain",
     "register_rule",
     "require_certifiable",
+    "set_lipschitz",
+    "torch_rules",
 ]

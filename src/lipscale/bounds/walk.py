@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ Shape = tuple[int, ...]
 # (module, bound) -> its Lipschitz bound; `bound(child)` bounds a module inside it, `bound.shape(module)` is its input's
 Rule = Callable[[Any, "Walk"], float]
 RULES: dict[type[nn.Module], Rule] = {}
+# libraries whose rules are registered when one of their modules is met: nobody else need have them installed
+PEERS = ("deel", "orthogonium")
 
 
 def register_rule(kind: type[nn.Module], rule: Rule) -> None:
@@ -67,6 +70,8 @@ class Walk:
         """The bound of one module."""
         _refuse_surprises(module)
         kind: Any = type_before_parametrizations(module)
+        if kind.__module__.split(".")[0] in PEERS:
+            import_module("lipscale.bounds.peer_rules")
         rule = RULES.get(kind)
         if rule is None and isinstance(module, nn.Sequential) and kind.forward is nn.Sequential.forward:
             rule = RULES[nn.Sequential]

@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lipscale import world
+from lipscale import _processes as processes
+from lipscale._random import random_stream
 from lipscale.data.dataset import Samples, as_input
 from lipscale.data.stored import Stored
 
@@ -19,10 +20,10 @@ def epoch_batches(
     samples: Samples, batch_size: int, *, augmentation: str, seed: int, stream: tuple[str | int, ...]
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """All samples once, shuffled, in batches of equal size give or take one; nothing is dropped."""
-    generator = world.generator(seed, *stream)
+    generator = random_stream(seed, *stream)
     order = torch.randperm(len(samples), generator=generator)
     batches = order.tensor_split(math.ceil(len(samples) / batch_size))
-    chosen = [world.shard(indices).to(samples.labels.device) for indices in batches]
+    chosen = [processes.shard(indices).to(samples.labels.device) for indices in batches]
     fetched: Iterator[Tensor] = map(samples.inputs.__getitem__, chosen)
     if isinstance(samples.inputs, Stored):
         fetched = _ahead(samples.inputs.__getitem__, chosen)

@@ -9,7 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from lipscale import world
+from lipscale._random import random_stream
 from lipscale.data.stored import Stored
 from lipscale.errors import UserError
 
@@ -161,7 +161,7 @@ def stratified(labels: Tensor, count: int, *, seed: int, stream: str) -> tuple[T
     # ties broken by class number: the sort is stable
     order = (exact - quota).argsort(descending=True, stable=True)
     quota[order[: count - int(quota.sum())]] += 1
-    generator = world.generator(seed, stream)
+    generator = random_stream(seed, stream)
     shuffled = torch.randperm(len(labels), generator=generator)
     chosen = torch.zeros(len(labels), dtype=torch.bool)
     for c in range(len(sizes)):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from lipscale.data.unpack import Limits, unpack
 from lipscale.errors import UserError
-from lipscale.folder_lock import locked
+from lipscale.runs.lock import locked
 
 TIMEOUT = 30  # seconds without a byte
 ATTEMPTS = 6

@@ -14,19 +14,19 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from lipscale import run as runs
-from lipscale.certificate import Certificate
+from lipscale.bounds.constant import get_lipschitz, set_lipschitz
+from lipscale.calibration.feedback import has_settled
+from lipscale.calibration.temperature import measure_temperature
+from lipscale.certificates.certificate import Certificate
 from lipscale.errors import UserError
 from lipscale.experiments import recipes
-from lipscale.experiments.doubt import crossed_doubt, deviation, doubt_of
 from lipscale.experiments.figures import relative_spread
+from lipscale.experiments.intervals import crossed_doubt, deviation, doubt_of
 from lipscale.experiments.plan import Row, describe
 from lipscale.experiments.profiles import CERTIFIED_AT, Profile
 from lipscale.experiments.results import Result, Results
-from lipscale.feedback import has_settled
-from lipscale.lipschitz import get_lipschitz, set_lipschitz
-from lipscale.mode import evaluation_mode
-from lipscale.temperature import measure_temperature
+from lipscale.layers.evaluation import evaluation_mode
+from lipscale.runs import run as runs
 
 HOLDS, FAILS, OPEN = "holds", "does not hold here", "not decided"
 LARGEST_SPREAD = 0.03  # of L* (Sec. 4.2)

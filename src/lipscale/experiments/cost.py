@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lipscale.assemble import build_network, read_data, resolve_model
-from lipscale.config import CONSTRAINED, Settings, planned_epochs
+from lipscale.certificates.robustness import BATCH as ATTACK_BATCH
 from lipscale.data import Preprocessing
 from lipscale.data.memory import available_memory, gigabytes
 from lipscale.errors import UserError
 from lipscale.experiments.plan import AttackBudget
-from lipscale.robustness import BATCH as ATTACK_BATCH
+from lipscale.runs.assembly import build_network, read_data, resolve_model
+from lipscale.runs.settings import CONSTRAINED, Settings, planned_epochs
 from lipscale.training.algorithm import DEFAULT_BATCH_SIZE
 from lipscale.training.optimizer import new_optimizer
 

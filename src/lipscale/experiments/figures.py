@@ -17,7 +17,7 @@ from lipscale.experiments.results import Result, Results
 from lipscale.metrics import ece, ece_floor, esce
 from lipscale.report.figures import Drawn, finite_temperatures, log_axis, relaxation_end, reliability_grid
 from lipscale.report.theme import BAD, BAND, FAINT, GOOD, INK, colour, style
-from lipscale.report.words import percent
+from lipscale.report.verdict import percent
 
 __all__ = ["draw_figures", "dynamics", "fixed_reliability", "front", "list_reliability", "pareto", "scaling"]
 

@@ -15,7 +15,7 @@ from lipscale.experiments.results import Result, Results
 from lipscale.report.figures import Drawn
 from lipscale.report.labels import place_labels
 from lipscale.report.theme import BAD, FAINT, GOOD, colour, style
-from lipscale.report.words import ATTACK_NAMES, percent
+from lipscale.report.verdict import ATTACK_NAMES, percent
 
 LIST_COLOUR = colour(2)
 EPSILON = "36/255"  # CERTIFIED_AT, as people know it

@@ -8,10 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from lipscale.config import Settings, as_yaml
-from lipscale.config import replace as change
+from lipscale.certificates.robustness import AttackName
 from lipscale.data import READERS
-from lipscale.robustness import AttackName
+from lipscale.runs.settings import Settings, as_yaml
+from lipscale.runs.settings import replace as change
 
 # what decides where a run is made, not what comes out
 OF_THE_MACHINE = ("out", "data_dir", "device")

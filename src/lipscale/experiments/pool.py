@@ -18,14 +18,14 @@ from pathlib import Path
 
 import torch
 
-from lipscale import run as runs
-from lipscale.config import Settings, replace
+from lipscale.certificates.robustness import Attack
 from lipscale.errors import DivergedError, StoppedError, UnsoundError, UnusableError, UserError
 from lipscale.experiments.plan import Planned, describe
 from lipscale.experiments.results import Result, read_result
-from lipscale.folder_lock import locked
-from lipscale.robustness import Attack
-from lipscale.run_folder import METRICS, MODEL, SETTINGS
+from lipscale.runs import run as runs
+from lipscale.runs.folder import METRICS, MODEL, SETTINGS
+from lipscale.runs.lock import locked
+from lipscale.runs.settings import Settings, replace
 from lipscale.training.checkpoint import load_tensors
 
 LOCKS = ".locks"

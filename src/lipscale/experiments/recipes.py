@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from lipscale.config import Settings
 from lipscale.experiments.plan import AttackBudget, Planned, Row
 from lipscale.experiments.profiles import PAPER, Profile
+from lipscale.runs.settings import Settings
 
 UNCONSTRAINED, LIPSCHITZ = "Unconst.", "Lipschitz"
 

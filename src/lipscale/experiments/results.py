@@ -7,13 +7,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from lipscale.certificate import certified_accuracy, epsilon_names
-from lipscale.config import Settings
+from lipscale.certificates.certificate import certified_accuracy, epsilon_names
 from lipscale.errors import UserError
 from lipscale.experiments.plan import Planned, Row, describe
 from lipscale.metrics import ece_limit
-from lipscale.report.facts import Answers, Facts, read_facts
-from lipscale.run_folder import VERSIONS, read_json
+from lipscale.report.record import Answers, Facts, read_facts
+from lipscale.runs.folder import VERSIONS, read_json
+from lipscale.runs.settings import Settings
 
 
 @dataclass(frozen=True)

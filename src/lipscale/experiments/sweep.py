@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from lipscale.config import CONSTRAINED, Positive, check_names, make_settings, read_yaml
+from lipscale.certificates.robustness import AttackName
 from lipscale.errors import UserError
 from lipscale.experiments.columns import CONSTANT, OWN_VERDICT, measured
 from lipscale.experiments.figures import front
@@ -14,7 +14,7 @@ from lipscale.experiments.plan import AttackBudget, Planned, Row
 from lipscale.experiments.results import Results
 from lipscale.experiments.tables import as_csv, as_latex, as_markdown, make_table, ranked
 from lipscale.report.page import save_figure
-from lipscale.robustness import AttackName
+from lipscale.runs.settings import CONSTRAINED, Positive, check_names, make_settings, read_yaml
 from lipscale.training.checkpoint import write_atomically
 
 SWEPT = {"method": "methods", "offset": "offsets", "lipschitz": "constants", "seed": "seeds", "out": "--out"}

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from lipscale.errors import UserError
-from lipscale.layers.eager import prefers_plain_operations
+from lipscale.layers.tracing import prefers_plain_operations
 
 
 class GroupSort2(nn.Module):

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from lipscale import world
+from lipscale import _processes as processes
 from lipscale.layers.affine import per_channel
-from lipscale.layers.eager import prefers_plain_operations
 from lipscale.layers.scale import AtScale
+from lipscale.layers.tracing import prefers_plain_operations
 
 
 class BatchCentering(AtScale):
@@ -80,7 +80,7 @@ def estimate_means(net: nn.Module, batches: Iterable[Tensor]) -> None:
             for batch in batches:
                 net(batch)
         for layer in layers:
-            layer.mean.copy_(world.gather(torch.stack(layer._collected or [layer.mean])).mean(0))
+            layer.mean.copy_(processes.gather(torch.stack(layer._collected or [layer.mean])).mean(0))
     finally:
         for layer in layers:
             layer._collected = None
@@ -104,4 +104,4 @@ def _averaging(layers: list[_BatchNorm]) -> Iterator[None]:
                     buffer.copy_(kept)
             for statistic in (layer.running_mean, layer.running_var):
                 assert statistic is not None
-                statistic.copy_(world.gather(statistic.unsqueeze(0)).mean(0))
+                statistic.copy_(processes.gather(statistic.unsqueeze(0)).mean(0))

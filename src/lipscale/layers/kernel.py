@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lipscale.layers.eager import prefers_plain_operations
+from lipscale.layers.tracing import prefers_plain_operations
 
 HEIGHT, WIDTH = 1, 2  # the axes of a kernel as it is composed: (channels, height, width, others)
 

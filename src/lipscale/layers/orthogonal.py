@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from lipscale.layers.eager import prefers_plain_operations
+from lipscale.layers.tracing import prefers_plain_operations
 
 # a direction of the raw matrix this much shorter than its largest one is left contracted instead of amplified
 RANK_TOLERANCE = 1e-6

@@ -2,7 +2,7 @@
 
 from lipscale.models.convnet import convnet
 from lipscale.models.mlp import mlp
-from lipscale.models.parts import LIPSCHITZ, REFERENCE, UNCONSTRAINED, Parts, parts_of
+from lipscale.models.parts import LIPSCHITZ, UNCONSTRAINED, Parts, parts_of, reference_parts
 from lipscale.models.resnet import resnet18
 
-__all__ = ["LIPSCHITZ", "REFERENCE", "UNCONSTRAINED", "Parts", "convnet", "mlp", "parts_of", "resnet18"]
+__all__ = ["LIPSCHITZ", "UNCONSTRAINED", "Parts", "convnet", "mlp", "parts_of", "reference_parts", "resnet18"]

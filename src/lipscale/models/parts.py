@@ -7,8 +7,8 @@ from typing import Literal
 
 from torch import nn
 
+from lipscale.errors import UserError
 from lipscale.layers import BatchCentering, ConvexResidual, GroupSort2, L2NormPool2d, OrthoConv2d, OrthoLinear, Sum
-from lipscale.layers.reference import PeerKernel, PeerMatrix
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,19 @@ class Parts:
 
 def parts_of(*, layers: str = "fast", padding: str = "zeros") -> Parts:
     """The kit of these layers (fast or reference, or plain ones), whose convolutions pad with zeros or around."""
-    kit = {"fast": LIPSCHITZ, "reference": REFERENCE, "plain": UNCONSTRAINED}[layers]
+    kit = {"fast": lambda: LIPSCHITZ, "reference": reference_parts, "plain": lambda: UNCONSTRAINED}[layers]()
     return replace(kit, conv=partial(kit.conv, padding_mode=padding))
+
+
+def reference_parts() -> Parts:
+    """The kit with orthogonium's and torchlip's weights, which the extra `peers` installs."""
+    try:
+        from lipscale.layers.reference import PeerKernel, PeerMatrix
+    except ImportError as error:
+        raise UserError(f"the reference layers are an extra: pip install 'lipscale[peers]' ({error})") from None
+    return replace(
+        LIPSCHITZ, conv=partial(OrthoConv2d, source=PeerKernel), linear=partial(OrthoLinear, source=PeerMatrix)
+    )
 
 
 def _plain_conv(
@@ -43,9 +54,6 @@ def _plain_conv(
 
 
 LIPSCHITZ = Parts(OrthoConv2d, OrthoLinear, BatchCentering, GroupSort2, L2NormPool2d, ConvexResidual)
-REFERENCE = replace(
-    LIPSCHITZ, conv=partial(OrthoConv2d, source=PeerKernel), linear=partial(OrthoLinear, source=PeerMatrix)
-)
 UNCONSTRAINED = Parts(
     conv=_plain_conv,
     linear=nn.Linear,

@@ -10,11 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from lipscale.certificate import certified_accuracy_curve
+from lipscale.certificates.certificate import certified_accuracy_curve
 from lipscale.metrics import Bins, Floor, ece_floor, reliability
-from lipscale.report.facts import Answers, Facts
+from lipscale.report.record import Answers, Facts
 from lipscale.report.theme import BAD, FAINT, GOOD, INK, colour, style
-from lipscale.report.words import ATTACK_NAMES, has_certificate, percent
+from lipscale.report.verdict import ATTACK_NAMES, has_certificate, percent
 
 CURVE_POINTS = 400  # more steps than a reader can tell apart
 PART_COLOURS = {"relaxation": BAD, "contraction": GOOD, "Phase II": colour(2), "fixed L": GOOD}

@@ -12,17 +12,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lipscale import world
+from lipscale import _processes as processes
+from lipscale._random import random_stream
 from lipscale.attacks.ball import Box
-from lipscale.config import CONSTRAINED, Settings, planned_epochs
+from lipscale.bounds.constant import get_lipschitz, set_lipschitz
+from lipscale.calibration.advice import cannot_steer, poor_resolution
+from lipscale.calibration.feedback import Feedback, PaperFeedback, SteadyFeedback
+from lipscale.calibration.temperature import fit_temperature, measure_temperature
 from lipscale.data import Samples, as_input
 from lipscale.data.batches import epoch_batches
 from lipscale.errors import DivergedError, StoppedError
-from lipscale.feedback import Feedback, PaperFeedback, SteadyFeedback
-from lipscale.lipschitz import get_lipschitz, set_lipschitz
-from lipscale.mode import evaluation_mode, predict_logits
-from lipscale.temperature import fit_temperature, measure_temperature
-from lipscale.training.advice import cannot_steer, poor_resolution
+from lipscale.layers.evaluation import evaluation_mode
+from lipscale.runs.settings import CONSTRAINED, Settings, planned_epochs
+from lipscale.training.inference import predict_logits
 from lipscale.training.methods import method_of
 from lipscale.training.optimizer import LEFT_FOR_PHASE_TWO, WARM_UP, PlannedAdamW, new_optimizer, planned_share
 
@@ -188,12 +190,12 @@ class ListTraining:
         for number, (inputs, labels) in enumerate(batches, 1):
             if number <= done:
                 continue
-            chance = world.generator(self.settings.seed, "method", self.phase1_epochs, number)
+            chance = random_stream(self.settings.seed, "method", self.phase1_epochs, number)
             logits = self._forward(self.method.transform(self.net, inputs, labels, chance))
             loss = self.method.loss(logits, labels, weights=self.class_weights)
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()
-            world.average_gradients(self.net.parameters())
+            processes.average_gradients(self.net.parameters())
             self.optimizer.step()
             # stays on the device: no synchronisation in the loop
             correct = (logits.detach().argmax(1) == labels).sum()
@@ -202,7 +204,7 @@ class ListTraining:
                 self.partial = {"batches": number, "sums": sums.tolist()}
                 raise StoppedError(f"stopped after batch {number}")
         self.partial = None
-        loss_sum, correct_sum, count = world.total(sums).tolist()
+        loss_sum, correct_sum, count = processes.total(sums).tolist()
         return loss_sum / count, correct_sum / count
 
     def _forward(self, inputs: Tensor) -> Tensor:

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from lipscale.attacks import confidence_attack, worst_points
 from lipscale.attacks.ball import Box
-from lipscale.config import Settings
+from lipscale.layers.evaluation import evaluation_mode
 from lipscale.losses import focal_loss, offset_cross_entropy, scheduled_focal_loss, smoothed_cross_entropy
-from lipscale.mode import evaluation_mode
+from lipscale.runs.settings import Settings
 
 
 class Loss(Protocol):

@@ -7,7 +7,7 @@ import torch
 from schedulefree import AdamWScheduleFree
 from torch import nn
 
-from lipscale.config import CONSTRAINED, Settings
+from lipscale.runs.settings import CONSTRAINED, Settings
 
 # relative to the size of a weight for the plan, absolute for ScheduleFree
 DEFAULT_LEARNING_RATE = {"planned": 0.2, "schedulefree": 1e-3}

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from lipscale.report.facts import Facts
-from lipscale.report.words import ATTACK_NAMES, MEASURED, has_certificate
+from lipscale.report.record import Facts
+from lipscale.report.verdict import ATTACK_NAMES, MEASURED, has_certificate
 
 ABOUT_L = (
     ("T* on the test set", "temperature", ".4f"),

@@ -14,7 +14,7 @@ from orthogonium.reparametrizers import BatchedBjorckOrthogonalization, BatchedP
 from torch import nn
 
 from lipscale.bounds.norms import matrix_norm, padding_factor
-from lipscale.bounds.plain import conv1d_bound, conv2d_bound, geometry
+from lipscale.bounds.torch_rules import conv1d_bound, conv2d_bound, geometry
 from lipscale.bounds.walk import Rule, Walk, register_rule
 from lipscale.errors import UserError
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from lipscale.bounds import Walk, lipschitz_bound
+from lipscale.bounds.constant import is_constrained
 from lipscale.errors import UserError
-from lipscale.export import export_plain
 from lipscale.layers import OrthoLinear
-from lipscale.lipschitz import is_constrained
-from lipscale.mode import evaluation_mode
+from lipscale.layers.evaluation import evaluation_mode
+from lipscale.models.export import export_plain
 
 # The rounding allowance: on a few inputs the gap between float32 and float64 logits is measured, and this many
 # times the largest one is taken as the most that any logit can be off.
@@ -144,14 +144,6 @@ def _in_float64(net: nn.Module) -> nn.Module:
         return export_plain(net).double()
     except UserError:
         return copy.deepcopy(net).double()
-
-
-def margin(logits: Tensor, labels: Tensor | None = None) -> Tensor:
-    """M(x) = z_y - max_{j != y} z_j; without labels y is the predicted class. (N, C) -> (N,)."""
-    chosen = logits.argmax(1) if labels is None else labels.long()
-    index = chosen.unsqueeze(1)
-    runner_up = logits.scatter(1, index, -math.inf).amax(1)
-    return logits.gather(1, index).squeeze(1) - runner_up
 
 
 @torch.no_grad()

@@ -8,10 +8,10 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from lipscale.cli_experiments import reproduce, sweep
-from lipscale.config import CONSTRAINED, Settings, make_settings, read_settings
+from lipscale.cli.experiments import reproduce, sweep
+from lipscale.cli.flags import with_settings_as_flags
 from lipscale.errors import DivergedError, StoppedError, UnsoundError, UserError
-from lipscale.flags import with_settings_as_flags
+from lipscale.runs.settings import CONSTRAINED, Settings, make_settings, read_settings
 
 # what needs torch is imported inside the commands: it takes seconds, and --help should not
 app = typer.Typer(
@@ -134,11 +134,11 @@ def _watch(folder: Path | None, settings: Settings | None) -> None:
     """Train or resume behind a progress display, then say what came out."""
     from contextlib import ExitStack
 
-    from lipscale.progress import TrainingProgress
+    from lipscale.cli.progress import TrainingProgress
+    from lipscale.cli.show import print_metrics
+    from lipscale.cli.signals import StopRequest, polite_stop
     from lipscale.report import write_report
-    from lipscale.run import resume, train
-    from lipscale.show import print_metrics
-    from lipscale.stopping import StopRequest, polite_stop
+    from lipscale.runs.run import resume, train
     from lipscale.training import Epoch
 
     shown: dict[str, Any] = {}
@@ -201,11 +201,11 @@ def evaluate(
         lipscale evaluate RUN --attack autoattack --attack-samples 1000 --epsilon 0.5
     """
     from lipscale.attacks import require_autoattack
-    from lipscale.progress import AttackProgress
-    from lipscale.robustness import Attack
-    from lipscale.run import attack_run, evaluate_run, load
-    from lipscale.run_folder import strict_json
-    from lipscale.show import print_metrics, print_robustness
+    from lipscale.certificates.robustness import Attack
+    from lipscale.cli.progress import AttackProgress
+    from lipscale.cli.show import print_metrics, print_robustness
+    from lipscale.runs.folder import strict_json
+    from lipscale.runs.run import attack_run, evaluate_run, load
 
     attack = attack.lower()
     if attack not in ("none", "pgd", "autoattack"):
@@ -266,10 +266,10 @@ def predict(
     what the network sees: pictures are converted and resized to it first. With `--epsilon 0.1` the range is printed
     in which the probability provably stays under every change up to 0.1.
     """
-    from lipscale.predict import as_csv, predict, read_inputs
-    from lipscale.predict import as_json as to_json
-    from lipscale.run import first_test_samples, load
-    from lipscale.show import print_predictions
+    from lipscale.cli.show import print_predictions
+    from lipscale.runs.predict import as_csv, predict, read_inputs
+    from lipscale.runs.predict import as_json as to_json
+    from lipscale.runs.run import first_test_samples, load
     from lipscale.training.checkpoint import write_atomically
 
     if out is not None and out.suffix not in (".csv", ".json"):
@@ -312,8 +312,8 @@ def audit(
     """
     from dataclasses import asdict
 
-    from lipscale.audit import audit, verdict
-    from lipscale.run import first_test_samples, load
+    from lipscale.certificates.audit import audit, verdict
+    from lipscale.runs.run import first_test_samples, load
 
     loaded = load(run, device=device)
     if loaded.settings.method not in CONSTRAINED:
@@ -422,6 +422,3 @@ app.command()(reproduce)
 app.command()(sweep)
 app.command()(with_settings_as_flags(train))
 app.registered_commands.insert(0, app.registered_commands.pop())  # what people come for is listed first
-
-if __name__ == "__main__":
-    main()

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from lipscale.calibration.posthoc.affine import DirichletCalibration, MatrixScaling, VectorScaling
+from lipscale.calibration.posthoc.binning import BayesianBinning, HistogramBinning
+from lipscale.calibration.posthoc.calibrator import Calibrator
+from lipscale.calibration.posthoc.isotonic import IsotonicCalibration
+from lipscale.calibration.posthoc.scaling import TemperatureScaling, Unchanged
 from lipscale.errors import UserError
 from lipscale.metrics import measure
-from lipscale.posthoc.affine import DirichletCalibration, MatrixScaling, VectorScaling
-from lipscale.posthoc.binning import BayesianBinning, HistogramBinning
-from lipscale.posthoc.calibrator import Calibrator
-from lipscale.posthoc.isotonic import IsotonicCalibration
-from lipscale.posthoc.scaling import TemperatureScaling, Unchanged
 
 CALIBRATORS: dict[str, type[Calibrator]] = {
     "none": Unchanged,

@@ -112,13 +112,13 @@ def _carry_out(
     from rich.console import Console
     from rich.table import Table
 
+    from lipscale.cli.progress import PlanProgress
+    from lipscale.cli.signals import StopRequest, polite_stop
     from lipscale.experiments.cost import estimate, require_memory
     from lipscale.experiments.plan import describe
     from lipscale.experiments.pool import carry_out, default_jobs, finished
     from lipscale.experiments.reproduce import require_data
     from lipscale.experiments.results import read_result
-    from lipscale.progress import PlanProgress
-    from lipscale.stopping import StopRequest, polite_stop
 
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file; choose another --out")

@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from scipy.optimize import minimize
 from torch import Tensor
 
+from lipscale.calibration.posthoc.calibrator import Calibrator
+from lipscale.calibration.posthoc.scaling import positive_temperature
 from lipscale.errors import UserError
-from lipscale.posthoc.calibrator import Calibrator
-from lipscale.posthoc.scaling import positive_temperature
 
 # of the pull towards temperature scaling: with it there is an optimum, and only one, also where a class is missing
 # from the calibration set or a hyperplane separates it; it changes the NLL by less than 1e-4 elsewhere

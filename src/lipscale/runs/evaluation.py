@@ -6,12 +6,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from lipscale.certificate import ROUNDING_SAMPLES, certified_accuracy, certify
+from lipscale.certificates.certificate import ROUNDING_SAMPLES, certified_accuracy, certify
 from lipscale.data import Samples
-from lipscale.lipschitz import get_lipschitz, is_constrained
+from lipscale.bounds.constant import get_lipschitz, is_constrained
 from lipscale.metrics import measure
-from lipscale.mode import evaluation_mode, predict_logits
-from lipscale.temperature import fit_temperature
+from lipscale.layers.evaluation import evaluation_mode
+from lipscale.training.inference import predict_logits
+from lipscale.calibration.temperature import fit_temperature
 
 
 @dataclass(frozen=True)

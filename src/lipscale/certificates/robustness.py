@@ -9,16 +9,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from lipscale import world
+from lipscale._random import random_stream
 from lipscale.attacks import autoattack, calibration_attack, pgd
 from lipscale.attacks.ball import Box, distances
-from lipscale.certificate import Certificate, epsilon_names
+from lipscale.certificates.certificate import Certificate, epsilon_names
 from lipscale.data import Samples, as_input
 from lipscale.errors import UnsoundError, UserError
+from lipscale.layers.evaluation import evaluation_mode
 from lipscale.metrics import ece
 from lipscale.metrics.binned import bins_for
 from lipscale.metrics.intervals import share_interval
-from lipscale.mode import evaluation_mode
 
 AttackName = Literal["pgd", "autoattack"]
 Cache = Callable[[str], MutableMapping[str, Tensor]]  # a place for what is finished, by name
@@ -37,7 +37,7 @@ class Attack:
 
 def attack_samples(samples: Samples, count: int, *, seed: int = 0) -> Samples:
     """The subset that is attacked: `count` samples drawn without replacement, whatever order the set is in."""
-    order = torch.randperm(len(samples), generator=world.generator(seed, "attack"))
+    order = torch.randperm(len(samples), generator=random_stream(seed, "attack"))
     return samples.take(order[:count].sort().values.to(samples.labels.device))
 
 
@@ -130,7 +130,7 @@ def _break(
                     steps=attack.steps,
                     restarts=attack.restarts,
                     box=box,
-                    generator=world.generator(attack.seed, "pgd", k),
+                    generator=random_stream(attack.seed, "pgd", k),
                 )
             points[batch] = kept[f"pgd-{k}"].to(inputs)
             progress("PGD", k + 1, len(batches))
@@ -177,7 +177,7 @@ def _calibration(
             epsilon=epsilon,
             steps=max(1, attack.steps // 2),
             box=box,
-            generator=world.generator(attack.seed, "calibration", k),
+            generator=random_stream(attack.seed, "calibration", k),
         )
         clean = net(x)
         lower, upper = certificate.confidence(clean, epsilon)

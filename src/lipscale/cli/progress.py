@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from lipscale.config import Settings, planned_epochs
+from lipscale.runs.settings import Settings, planned_epochs
 from lipscale.training import Epoch
 
 

@@ -5,8 +5,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from lipscale.predict import Prediction
-from lipscale.report.words import ATTACK_NAMES, MEASURED, has_certificate, verdict
+from lipscale.report.verdict import ATTACK_NAMES, MEASURED, has_certificate, verdict
+from lipscale.runs.predict import Prediction
 
 
 def print_metrics(metrics: dict[str, Any], unit: str) -> None:

@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
-from lipscale.posthoc.calibrator import Calibrator
-from lipscale.temperature import fit_temperature, measure_temperature
+from lipscale.calibration.posthoc.calibrator import Calibrator
+from lipscale.calibration.temperature import fit_temperature, measure_temperature
 
 LEAST = -1e300  # stands for a logit of minus infinity
 

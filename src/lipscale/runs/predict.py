@@ -13,14 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipscale.certificate import certify
+from lipscale.certificates.certificate import certify
 from lipscale.data import TABLES, Preprocessing, Samples, as_input, encode, open_table, read_table
 from lipscale.data.arrays import load_array, load_arrays
 from lipscale.data.memory import require_memory
 from lipscale.data.pictures import quiet_pillow, read_picture
 from lipscale.errors import UserError
-from lipscale.mode import evaluation_mode, predict_logits
-from lipscale.run import Run
+from lipscale.layers.evaluation import evaluation_mode
+from lipscale.training.inference import predict_logits
+from lipscale.runs.run import Run
 
 log = logging.getLogger("lipscale")
 

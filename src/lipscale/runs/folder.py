@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from lipscale.config import Settings, make_settings, read_settings
+from lipscale.runs.settings import Settings, make_settings, read_settings
 from lipscale.data import Preprocessing
 from lipscale.errors import UnusableError, UserError
 from lipscale.training.checkpoint import write_atomically

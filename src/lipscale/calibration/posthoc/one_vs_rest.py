@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipscale.posthoc.calibrator import Calibrator
+from lipscale.calibration.posthoc.calibrator import Calibrator
 
 # the least probability before normalisation: what a calibration set has not seen is rare, but it is not impossible
 FLOOR = 1e-6

@@ -8,9 +8,8 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
-from lipscale import world
-from lipscale.data import Samples, as_input
-from lipscale.layers import ScaledLayer, estimate_means
+from lipscale.layers.centering import estimate_means
+from lipscale.layers.scale import ScaledLayer
 
 # networks inside an evaluation mode: measurements nest, and share the weights of the outermost one
 _measured: "WeakSet[nn.Module]" = WeakSet()
@@ -67,11 +66,3 @@ def evaluation_mode(
                     module.drop_cache()
         if optimizer is not None and not was_averaged:
             optimizer.train()
-
-
-@torch.no_grad()
-def predict_logits(net: nn.Module, samples: Samples, *, batch_size: int = 512) -> Tensor:
-    """The logits of all samples, (N, C), in evaluation mode."""
-    mine = world.shard(torch.arange(len(samples), device=samples.labels.device)).split(batch_size)
-    with evaluation_mode(net):
-        return world.gather(torch.cat([net(as_input(samples.inputs[chunk])) for chunk in mine]))

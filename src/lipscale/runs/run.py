@@ -6,17 +6,17 @@ import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from importlib.metadata import distributions, version
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from lipscale.assemble import box_of, build_network, new_training, pick_device, read_data, resolve
-from lipscale.attack_cache import KeptTensors
-from lipscale.certificate import certify
-from lipscale.config import Settings, as_yaml, replace
+from lipscale.runs.assembly import box_of, build_network, new_training, pick_device, read_data, resolve
+from lipscale.runs.attack_cache import KeptTensors
+from lipscale.certificates.certificate import certify
+from lipscale.runs.settings import Settings, as_yaml, replace
 from lipscale.data import (
     Dataset,
     Preprocessing,
@@ -24,10 +24,10 @@ from lipscale.data import (
     as_input,
 )
 from lipscale.errors import DivergedError, StoppedError, UnusableError, UnwritableError, UserError
-from lipscale.evaluate import Evaluation, evaluate
-from lipscale.folder_lock import locked
-from lipscale.robustness import Attack, attack_samples, measure_robustness
-from lipscale.run_folder import (
+from lipscale.runs.evaluation import Evaluation, evaluate
+from lipscale.runs.lock import locked
+from lipscale.certificates.robustness import Attack, attack_samples, measure_robustness
+from lipscale.runs.folder import (
     ATTACKS,
     CHECKPOINT,
     DATA,
@@ -292,7 +292,8 @@ def _digest(dataset: Dataset) -> dict[str, str]:
 
 def _versions(net: nn.Module) -> dict[str, Any]:
     packages = ("lipscale", "torch", "numpy", "orthogonium", "deel-torchlip", "schedulefree")
-    found = {name: version(name) for name in packages}
+    installed = {distribution.name for distribution in distributions()}
+    found = {name: version(name) for name in packages if name in installed}
     return {
         "python": platform.python_version(),
         **found,

@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from lipscale import world
+from lipscale._random import random_stream, seeded
+from lipscale import _processes as processes
 from lipscale.attacks.ball import Box
-from lipscale.config import CONSTRAINED, Settings, replace
+from lipscale.runs.settings import CONSTRAINED, Settings, replace
 from lipscale.data import (
     PIXELS,
     READERS,
@@ -41,7 +42,7 @@ def build_network(settings: Settings, classes: int, preprocessing: Preprocessing
         raise UserError(f"{settings.model} takes images; for rows of {shape[0]} numbers use the model mlp")
     layers = settings.layers if settings.method in CONSTRAINED else "plain"
     parts = parts_of(layers=layers, padding=settings.padding)
-    with world.seeded(settings.seed, "weights"):
+    with seeded(settings.seed, "weights"):
         if settings.model == "mlp":
             return mlp(classes, shape, width, depth=settings.depth, mean=mean, parts=parts)
         if settings.model == "convnet":

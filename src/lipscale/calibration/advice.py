@@ -2,8 +2,8 @@
 
 import math
 
-from lipscale.feedback import DEGENERATE_STEP, DEGENERATE_TOTAL, UNKNOWN
-from lipscale.temperature import Temperature
+from lipscale.calibration.feedback import DEGENERATE_STEP, DEGENERATE_TOTAL, UNKNOWN
+from lipscale.calibration.temperature import Temperature
 
 # of log T*: what a calibration set should reach, and where it is too small to steer by
 GOOD_ERROR, POOR_ERROR = 0.1, 0.25

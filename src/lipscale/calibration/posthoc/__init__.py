@@ -8,12 +8,12 @@
 All have `fit(logits, labels)` and `transform(logits)`; `compare` puts them side by side.
 """
 
-from lipscale.posthoc.affine import DirichletCalibration, MatrixScaling, VectorScaling
-from lipscale.posthoc.binning import BayesianBinning, HistogramBinning
-from lipscale.posthoc.calibrator import Calibrator
-from lipscale.posthoc.compare import CALIBRATORS, Row, calibrator, compare
-from lipscale.posthoc.isotonic import IsotonicCalibration
-from lipscale.posthoc.scaling import TemperatureScaling, Unchanged
+from lipscale.calibration.posthoc.affine import DirichletCalibration, MatrixScaling, VectorScaling
+from lipscale.calibration.posthoc.binning import BayesianBinning, HistogramBinning
+from lipscale.calibration.posthoc.calibrator import Calibrator
+from lipscale.calibration.posthoc.compare import CALIBRATORS, Row, calibrator, compare
+from lipscale.calibration.posthoc.isotonic import IsotonicCalibration
+from lipscale.calibration.posthoc.scaling import TemperatureScaling, Unchanged
 
 __all__ = [
     "CALIBRATORS",

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import betaln
 
+from lipscale.calibration.posthoc.one_vs_rest import Map, OneVsRest
 from lipscale.errors import UserError
-from lipscale.posthoc.one_vs_rest import Map, OneVsRest
 
 TINY = 1e-12  # how near to 0 and 1 the middle of a bin may be
 

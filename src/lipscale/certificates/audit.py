@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import jvp, vjp
 
-from lipscale import world
+from lipscale._random import random_stream
 from lipscale.attacks import apgd, autoattack, autoattack_installed
-from lipscale.certificate import Certificate, margin
+from lipscale.certificates.certificate import Certificate
 from lipscale.errors import UserError
-from lipscale.export import export_plain
-from lipscale.mode import evaluation_mode
+from lipscale.layers.evaluation import evaluation_mode
+from lipscale.losses import margin
+from lipscale.models.export import export_plain
 
 INSIDE = 0.9999  # attacks stay just under the radius
 BATCH = 256
@@ -51,7 +52,7 @@ def audit(
         certificate = Certificate.of(net, inputs)
         attacked = violations = 0
         for i, batch in enumerate(inputs.split(BATCH)):
-            generator = world.generator(seed, "audit", i)
+            generator = random_stream(seed, "audit", i)
             count, broken = _attack(net, certificate, batch, steps=steps, generator=generator)
             attacked, violations = attacked + count, violations + broken
             say(f"attacked {attacked} certified samples: {violations} violations")
@@ -114,7 +115,7 @@ def _autoattack(net: nn.Module, certificate: Certificate, inputs: Tensor, *, see
 
 def _slopes(net: nn.Module, inputs: Tensor, pairs: int, *, seed: int) -> Iterator[Tensor]:
     """||f(x) - f(x')|| / ||x - x'|| for random, climbing and infinitesimal pairs, batch by batch."""
-    generator = world.generator(seed, "pairs")
+    generator = random_stream(seed, "pairs")
     for start in range(0, pairs, BATCH):
         count = min(BATCH, pairs - start)
         x = inputs[torch.randint(len(inputs), (count,), generator=generator)]

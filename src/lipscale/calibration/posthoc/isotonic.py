@@ -3,7 +3,7 @@
 import numpy as np
 from sklearn.isotonic import IsotonicRegression
 
-from lipscale.posthoc.one_vs_rest import Map, OneVsRest
+from lipscale.calibration.posthoc.one_vs_rest import Map, OneVsRest
 
 
 class IsotonicCalibration(OneVsRest):

@@ -1,0 +1,5 @@
+"""`python -m lipscale` is the command line."""
+
+from lipscale.cli import main
+
+main()

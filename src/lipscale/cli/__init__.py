@@ -1,0 +1,5 @@
+"""The command line: train | evaluate | predict | audit | report | data | reproduce | sweep."""
+
+from lipscale.cli.commands import app, main
+
+__all__ = ["app", "main"]
