@@ -17,7 +17,8 @@ from lipscale.metrics import ece
 from lipscale.report.theme import colour, style
 from lipscale.runs.assembly import new_training, read_data, resolve
 from lipscale.runs.evaluation import evaluate
-from lipscale.runs.settings import Settings, planned_epochs
+from lipscale.runs.settings import Settings
+from lipscale.training.settings import planned_epochs
 
 SETS = {
     "digits": {"data": "digits", "model": "mlp", "width": 256},

@@ -20,11 +20,12 @@ from lipscale.layers import estimate_means
 from lipscale.layers.evaluation import evaluation_mode
 from lipscale.losses import focal_loss, scheduled_focal_loss, smoothed_cross_entropy
 from lipscale.runs import run
-from lipscale.runs.settings import CONSTRAINED, Settings, make_settings, replace
+from lipscale.runs.settings import Settings, make_settings, replace
 from lipscale.training import ListTraining
 from lipscale.training.inference import predict_logits
 from lipscale.training.methods import adversarial_batch, method_of, miscalibrated_batch
 from lipscale.training.optimizer import new_optimizer
+from lipscale.training.settings import CONSTRAINED
 
 BASELINES = ("standard", "label-smoothing", "focal", "focal-schedule", "pgd-at", "caat")
 PIXELS = (0.0, 1.0)

@@ -18,7 +18,7 @@ from lipscale.errors import UnsoundError, UserError
 from lipscale.layers.evaluation import evaluation_mode
 from lipscale.metrics import ece
 from lipscale.metrics.binned import bins_for
-from lipscale.metrics.intervals import share_interval
+from lipscale.metrics.intervals import Interval, share_interval
 
 AttackName = Literal["pgd", "autoattack"]
 Cache = Callable[[str], MutableMapping[str, Tensor]]  # a place for what is finished, by name
@@ -33,6 +33,50 @@ class Attack:
     steps: int = 40  # of PGD, and half as many of each calibration attack
     restarts: int = 2  # of PGD
     seed: int = 0
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """The calibration of one set of points: its ECE and its mean confidence."""
+
+    ece: float
+    confidence: float
+
+
+@dataclass(frozen=True)
+class CalibrationUnderAttack:
+    """Calibration before and after attacks on the confidence, and between which ends the mean provably stays."""
+
+    clean: Confidence
+    over: Confidence
+    under: Confidence
+    maximum: Confidence
+    certified_confidence: Interval
+
+
+@dataclass(frozen=True)
+class RobustnessAt:
+    """What an attack left at one epsilon, beside what is certified on the same samples."""
+
+    samples: int
+    certified_accuracy: float
+    robust_accuracy: float
+    interval: Interval  # 95 %, of the robust accuracy
+    calibration: CalibrationUnderAttack
+
+
+@dataclass(frozen=True, kw_only=True)
+class Robustness:
+    """What one attack did; a part of robustness.json."""
+
+    attack: AttackName
+    seed: int
+    steps: int | None = None  # of PGD
+    restarts: int | None = None
+    samples: int
+    accuracy: float
+    at: dict[str, RobustnessAt]  # by epsilon
+    test_size: int | None = None  # of the set that the samples are of
 
 
 def attack_samples(samples: Samples, count: int, *, seed: int = 0) -> Samples:
@@ -51,7 +95,7 @@ def measure_robustness(
     certificate: Certificate | None = None,
     cache: Cache = lambda name: {},
     on_progress: Callable[[str, int, int], None] = lambda what, done, total: None,
-) -> dict[str, Any]:
+) -> Robustness:
     """Certified and empirical robust accuracy, and calibration under attack, at every epsilon on the same samples.
 
     What is held against the attacks is the network's own certificate, unless another is given. A certified sample that
@@ -76,21 +120,23 @@ def measure_robustness(
             certified = (radii >= eps) & (radii > 0)
             _require_order(certified, radii, broken_at, name)
             robust = broken_at.isinf() | certified
-            rows[name] = {
-                "samples": len(labels),
-                "certified_accuracy": float(certified.double().mean()),
-                "robust_accuracy": float(robust.double().mean()),
-                "interval": list(share_interval(float(robust.double().mean()), len(labels))),
-                "calibration": _calibration(net, certificate, inputs, labels, eps, attack, box, progress),
-            }
-    return {
-        "attack": attack.name,
-        "seed": attack.seed,
-        **({"steps": attack.steps, "restarts": attack.restarts} if attack.name == "pgd" else {}),
-        "samples": len(labels),
-        "accuracy": float((logits.argmax(1) == labels).double().mean()),
-        "at": rows,
-    }
+            share = float(robust.double().mean())
+            rows[name] = RobustnessAt(
+                samples=len(labels),
+                certified_accuracy=float(certified.double().mean()),
+                robust_accuracy=share,
+                interval=share_interval(share, len(labels)),
+                calibration=_calibration(net, certificate, inputs, labels, eps, attack, box, progress),
+            )
+    return Robustness(
+        attack=attack.name,
+        seed=attack.seed,
+        steps=attack.steps if attack.name == "pgd" else None,
+        restarts=attack.restarts if attack.name == "pgd" else None,
+        samples=len(labels),
+        accuracy=float((logits.argmax(1) == labels).double().mean()),
+        at=rows,
+    )
 
 
 def _break(
@@ -164,7 +210,7 @@ def _calibration(
     attack: Attack,
     box: Box | None,
     progress: Callable[[str, int, int], None],
-) -> dict[str, Any]:
+) -> CalibrationUnderAttack:
     """ECE and mean confidence before and after each calibration attack, and the proven range of the latter."""
     found: dict[str, list[Tensor]] = {"clean": [], "over": [], "under": [], "maximum": []}
     ends: list[Tensor] = []
@@ -200,9 +246,9 @@ def _calibration(
     for kind, parts in found.items():
         z = torch.cat(parts)
         confidence = float(torch.softmax(z.double(), 1).amax(1).mean())
-        rows[kind] = {"ece": ece(z, labels, bins), "confidence": confidence}
+        rows[kind] = Confidence(ece(z, labels, bins), confidence)
     lower, upper = torch.cat(ends, 1).mean(1).tolist()
-    return {**rows, "certified_confidence": [lower, upper]}
+    return CalibrationUnderAttack(**rows, certified_confidence=(lower, upper))
 
 
 def digest(net: nn.Module, inputs: Tensor, labels: Tensor) -> str:

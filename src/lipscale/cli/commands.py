@@ -11,7 +11,8 @@ import typer
 from lipscale.cli.experiments import reproduce, sweep
 from lipscale.cli.flags import with_settings_as_flags
 from lipscale.errors import DivergedError, StoppedError, UnsoundError, UserError
-from lipscale.runs.settings import CONSTRAINED, Settings, make_settings, read_settings
+from lipscale.runs.settings import Settings, make_settings, read_settings
+from lipscale.training.settings import CONSTRAINED
 
 # what needs torch is imported inside the commands: it takes seconds, and --help should not
 app = typer.Typer(

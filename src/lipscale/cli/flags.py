@@ -14,7 +14,7 @@ HELP_GROUPS = {
     "model": "Network",
     "method": "LiST",
     "batch_size": "Optimizer",
-    "epsilons": "Run",
+    "seed": "Run",
 }
 
 

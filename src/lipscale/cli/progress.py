@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from lipscale.runs.settings import Settings, planned_epochs
+from lipscale.runs.settings import Settings
 from lipscale.training import Epoch
+from lipscale.training.settings import planned_epochs
 
 
 class _Display:

@@ -16,9 +16,10 @@ from lipscale.data.memory import available_memory, gigabytes
 from lipscale.errors import UserError
 from lipscale.experiments.plan import AttackBudget
 from lipscale.runs.assembly import build_network, read_data, resolve_model
-from lipscale.runs.settings import CONSTRAINED, Settings, planned_epochs
+from lipscale.runs.settings import Settings
 from lipscale.training.algorithm import DEFAULT_BATCH_SIZE
 from lipscale.training.optimizer import new_optimizer
+from lipscale.training.settings import CONSTRAINED, planned_epochs
 
 BATCHES = (8, 32)  # the two batch sizes that are tried; time and memory are linear in it
 EVALUATION_BATCH = 512

@@ -24,13 +24,15 @@ from lipscale.metrics.floor import Floor, ece_floor, ece_limit
 from lipscale.metrics.predictions import Predictions
 from lipscale.metrics.scores import accuracy, brier, nll
 from lipscale.metrics.smooth import smooth_ece
-from lipscale.metrics.summary import measure
+from lipscale.metrics.summary import Intervals, Scores, measure
 
 __all__ = [
     "Bins",
     "BrierParts",
     "Floor",
+    "Intervals",
     "Predictions",
+    "Scores",
     "accuracy",
     "adaptive_ece",
     "brier",

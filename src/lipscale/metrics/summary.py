@@ -1,7 +1,7 @@
 """All of it at once: every scalar with its interval, the ECE's floor and limit, and whether it is calibrated."""
 
 import math
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from torch import Tensor
 from lipscale.metrics import binned
 from lipscale.metrics.binned import bins_for, by_class, equal_mass, equal_width
 from lipscale.metrics.floor import CalibratedTwin
-from lipscale.metrics.intervals import NORMAL, error_interval, mean_interval, share_interval
+from lipscale.metrics.intervals import NORMAL, Interval, error_interval, mean_interval, share_interval
 from lipscale.metrics.predictions import Predictions
 from lipscale.metrics.scores import brier_of, nll_of
 from lipscale.metrics.smooth import bandwidth, grid_of_gaps, smooth_ece_at
@@ -17,10 +17,49 @@ from lipscale.metrics.smooth import bandwidth, grid_of_gaps, smooth_ece_at
 COARSE = 512  # cells of the grid on which the smooth ECE's interval is simulated
 
 
+@dataclass(frozen=True)
+class Intervals:
+    """The 95 % interval of each metric."""
+
+    accuracy: Interval
+    nll: Interval
+    brier: Interval
+    brier_calibration: Interval
+    ece: Interval
+    esce: Interval
+    maximum_ce: Interval
+    adaptive_ece: Interval
+    classwise_ece: Interval
+    smooth_ece: Interval
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """What logits and labels tell: accuracy, calibration, and how far to trust both."""
+
+    accuracy: float
+    nll: float
+    brier: float
+    brier_calibration: float  # the Brier score's two parts
+    brier_refinement: float
+    ece: float
+    esce: float  # mean confidence minus accuracy: positive is over-confident
+    maximum_ce: float
+    adaptive_ece: float
+    classwise_ece: float
+    smooth_ece: float
+    ece_floor: float  # the mean ECE of a perfectly calibrated model at this sample size, and its 95 % band
+    ece_band: Interval
+    ece_limit: float  # what a calibrated model exceeds in 5 % of draws
+    calibrated: bool  # ece <= ece_limit
+    bins: int
+    intervals: Intervals
+
+
 def measure(
     logits: Tensor, labels: Tensor, *, bins: int | None = None, calibration_size: int = 0, probabilities: bool = False
-) -> dict[str, Any]:
-    """Every metric of this package as one dictionary of plain numbers; `intervals` holds 95 % intervals.
+) -> Scores:
+    """Every metric of this package, each with its 95 % interval.
 
     With `calibration_size` the limit carries the error of a T* that was fitted on so many samples. There are 15 bins,
     or as many as samples where those are fewer.
@@ -36,41 +75,41 @@ def measure(
     floor, limit = twin.floor(), twin.limit(calibration_size=calibration_size)
     ece = float(binned.mean_absolute(top.gap, top.count))
     calibration = binned.brier_calibration(classwise, n)
-    scalars = {
-        "accuracy": float(accuracy.mean()),
-        "nll": float(nll.mean()),
-        "brier": float(brier.mean()),
-        "brier_calibration": calibration,
-        "brier_refinement": float(brier.mean()) - calibration,
-        "ece": ece,
-        "esce": float(top.gap.sum()) / n,
-        "maximum_ce": float(binned.largest(top.gap, top.count)),
-        "adaptive_ece": float(binned.mean_absolute(mass.gap, mass.count)),
-        "classwise_ece": float(binned.mean_absolute(classwise.gap, classwise.count)),
-        "smooth_ece": min(1.0, float(smooth_ece_at(gaps, sigma))),
-    }
-    intervals = {
-        "accuracy": share_interval(scalars["accuracy"], n),
-        "nll": mean_interval(nll),
-        "brier": mean_interval(brier),
-        # the cells of all classes share n samples, so their mean square is 1 / C of the Brier score's part
-        "brier_calibration": tuple(c * end for end in error_interval(classwise, binned.mean_square)),
-        "ece": error_interval(top, binned.mean_absolute),
-        "esce": _signed_interval(predictions),
-        "maximum_ce": error_interval(top, binned.largest),
-        "adaptive_ece": error_interval(mass, binned.mean_absolute),
-        "classwise_ece": error_interval(classwise, binned.mean_absolute),
-        "smooth_ece": _smooth_interval(predictions, sigma),
-    }
-    return {
-        **scalars,
-        "ece_floor": floor.mean,
-        "ece_band": [floor.lower, floor.upper],
-        "ece_limit": limit,
-        "calibrated": ece <= limit,
-        "bins": bins,
-        "intervals": {name: list(ends) for name, ends in intervals.items()},
-    }
+    return Scores(
+        accuracy=float(accuracy.mean()),
+        nll=float(nll.mean()),
+        brier=float(brier.mean()),
+        brier_calibration=calibration,
+        brier_refinement=float(brier.mean()) - calibration,
+        ece=ece,
+        esce=float(top.gap.sum()) / n,
+        maximum_ce=float(binned.largest(top.gap, top.count)),
+        adaptive_ece=float(binned.mean_absolute(mass.gap, mass.count)),
+        classwise_ece=float(binned.mean_absolute(classwise.gap, classwise.count)),
+        smooth_ece=min(1.0, float(smooth_ece_at(gaps, sigma))),
+        ece_floor=floor.mean,
+        ece_band=(floor.lower, floor.upper),
+        ece_limit=limit,
+        calibrated=ece <= limit,
+        bins=bins,
+        intervals=Intervals(
+            accuracy=share_interval(float(accuracy.mean()), n),
+            nll=mean_interval(nll),
+            brier=mean_interval(brier),
+            # the cells of all classes share n samples, so their mean square is 1 / C of the Brier score's part
+            brier_calibration=_scaled(error_interval(classwise, binned.mean_square), c),
+            ece=error_interval(top, binned.mean_absolute),
+            esce=_signed_interval(predictions),
+            maximum_ce=error_interval(top, binned.largest),
+            adaptive_ece=error_interval(mass, binned.mean_absolute),
+            classwise_ece=error_interval(classwise, binned.mean_absolute),
+            smooth_ece=_smooth_interval(predictions, sigma),
+        ),
+    )
+
+
+def _scaled(interval: Interval, factor: float) -> Interval:
+    return factor * interval[0], factor * interval[1]
 
 
 def _signed_interval(predictions: Predictions) -> tuple[float, float]:

@@ -10,7 +10,8 @@ from torch import nn
 from lipscale._random import random_stream, seeded
 from lipscale import _processes as processes
 from lipscale.attacks.ball import Box
-from lipscale.runs.settings import CONSTRAINED, Settings, replace
+from lipscale.runs.settings import Settings, replace
+from lipscale.training.settings import CONSTRAINED
 from lipscale.data import (
     PIXELS,
     READERS,

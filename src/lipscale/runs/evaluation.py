@@ -2,24 +2,52 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor, nn
 
+from lipscale.bounds import get_lipschitz, is_constrained
+from lipscale.calibration.temperature import fit_temperature
 from lipscale.certificates.certificate import ROUNDING_SAMPLES, certified_accuracy, certify
 from lipscale.data import Samples
-from lipscale.bounds.constant import get_lipschitz, is_constrained
-from lipscale.metrics import measure
 from lipscale.layers.evaluation import evaluation_mode
+from lipscale.metrics import Scores, measure
 from lipscale.training.inference import predict_logits
-from lipscale.calibration.temperature import fit_temperature
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOutMetrics(Scores):
+    """What was measured on the test part: the scores, and what is proven."""
+
+    temperature: float  # T* on the test set
+    lipschitz_constant: float | None  # L; none where no constant holds the network
+    lipschitz_bound: float  # proven; inf where nothing is
+    certified_accuracy: dict[str, float]  # by epsilon
+    test_size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metrics(HeldOutMetrics):
+    """What metrics.json holds: what was measured on the test part, and how the training went."""
+
+    phase1_epochs: int
+    phase2_epochs: int
+    settled: bool | None  # whether the feedback came to rest; none without feedback
+    advice: str | None = None  # about a calibration set that was too small
+    calibration_size: int
+    train_size: int
+    seconds: float
+
+    @property
+    def is_certified(self) -> bool:
+        """Whether anything is proven about the network; nothing is where no constant holds it."""
+        return self.lipschitz_constant is not None
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """What was measured, and what it was measured from."""
 
-    metrics: dict[str, Any]
+    metrics: HeldOutMetrics
     logits: Tensor  # (N, C)
     labels: Tensor  # (N,)
     radii: Tensor  # (N,), certified for the predicted class, right or wrong
@@ -30,12 +58,13 @@ def evaluate(net: nn.Module, samples: Samples, *, epsilons: Sequence[float], cal
     with evaluation_mode(net):
         logits, labels = predict_logits(net, samples), samples.labels.long()
         certificate = certify(net, samples.largest(ROUNDING_SAMPLES))
-    metrics = {
-        **measure(logits, labels, calibration_size=calibration_size),
-        "temperature": fit_temperature(logits, labels),
-        "lipschitz_constant": get_lipschitz(net) if is_constrained(net) else None,
-        "lipschitz_bound": certificate.bound,
-        "certified_accuracy": certified_accuracy(certificate.radius(logits, labels), epsilons),
-        "test_size": len(samples),
-    }
+    scores = measure(logits, labels, calibration_size=calibration_size)
+    metrics = HeldOutMetrics(
+        **vars(scores),
+        temperature=fit_temperature(logits, labels),
+        lipschitz_constant=get_lipschitz(net) if is_constrained(net) else None,
+        lipschitz_bound=certificate.bound,
+        certified_accuracy=certified_accuracy(certificate.radius(logits, labels), epsilons),
+        test_size=len(samples),
+    )
     return Evaluation(metrics, logits, labels, certificate.radius(logits))

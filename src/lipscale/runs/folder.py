@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter, ValidationError
 
 from lipscale.runs.settings import Settings, make_settings, read_settings
+from lipscale.certificates.robustness import AttackName, Robustness
 from lipscale.data import Preprocessing
 from lipscale.errors import UnusableError, UserError
 from lipscale.training.checkpoint import write_atomically
@@ -98,15 +99,11 @@ def stored_data(folder: Path) -> tuple[tuple[str, ...], Preprocessing, dict[str,
         raise UnusableError(f"{folder / DATA} is damaged ({error!r})") from error
 
 
-def stored_attacks(folder: Path) -> dict[str, Any]:
+def stored_attacks(folder: Path) -> dict[AttackName, Robustness]:
     """The results of earlier attacks; none where there are none, or they are damaged: attacks can be made again."""
     try:
-        stored = read_json(folder / ROBUSTNESS)
-    except UserError:
-        return {}
-    try:
-        return {name: result for name, result in stored.items() if all(row["samples"] for row in result["at"].values())}
-    except (AttributeError, KeyError, TypeError):
+        return TypeAdapter(dict[AttackName, Robustness]).validate_python(read_json(folder / ROBUSTNESS))
+    except (UserError, ValidationError):
         return {}
 
 

@@ -1,5 +1,6 @@
 """A run: from settings to a folder that is enough by itself, and back."""
 
+import dataclasses
 import json
 import logging
 import platform
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
 from lipscale.runs.assembly import box_of, build_network, new_training, pick_device, read_data, resolve
@@ -24,9 +26,9 @@ from lipscale.data import (
     as_input,
 )
 from lipscale.errors import DivergedError, StoppedError, UnusableError, UnwritableError, UserError
-from lipscale.runs.evaluation import Evaluation, evaluate
+from lipscale.runs.evaluation import Evaluation, Metrics, evaluate
 from lipscale.runs.lock import locked
-from lipscale.certificates.robustness import Attack, attack_samples, measure_robustness
+from lipscale.certificates.robustness import Attack, Robustness, attack_samples, measure_robustness
 from lipscale.runs.folder import (
     ATTACKS,
     CHECKPOINT,
@@ -72,7 +74,7 @@ class Run:
     net: nn.Module
     classes: tuple[str, ...]
     preprocessing: Preprocessing
-    metrics: dict[str, Any]
+    metrics: Metrics
 
 
 def train(
@@ -147,15 +149,17 @@ def resume(
             return _train_and_finish(folder, training, dataset.test, on_epoch)
 
 
-def read_results(folder: Path) -> tuple[Settings, dict[str, Any], tuple[str, ...], Preprocessing]:
+def read_results(folder: Path) -> tuple[Settings, Metrics, tuple[str, ...], Preprocessing]:
     """What a finished run's small files tell: settings, metrics, classes, preprocessing."""
     settings = stored_settings(folder)
     for name in (METRICS, MODEL):
         if not (folder / name).exists():
             raise UserError(f"{folder} is not finished ({name} is missing): lipscale train --resume {folder}")
-    metrics = read_json(folder / METRICS)
-    if not isinstance(metrics, dict):
-        raise UserError(f"{folder / METRICS} is damaged; remove it and: lipscale train --resume {folder}")
+    try:
+        metrics = TypeAdapter(Metrics).validate_python(read_json(folder / METRICS))
+    except ValidationError as error:
+        reason = f"{error.errors()[0]['loc'][0]}: {error.errors()[0]['msg']}"
+        raise UnusableError(f"{folder / METRICS} is damaged ({reason}): remove it and resume the run") from error
     classes, preprocessing, _ = stored_data(folder)
     return settings, metrics, classes, preprocessing
 
@@ -172,17 +176,17 @@ def load(folder: str | Path, *, device: str = "auto") -> Run:
 
 def evaluate_run(
     run: Run, *, data_dir: Path | None = None, epsilons: tuple[float, ...] | None = None
-) -> dict[str, Any]:
+) -> Metrics:
     """The run's metrics, measured again on the test part of its data, and written; `epsilons` adds more radii."""
     measured = evaluate(
         run.net,
         held_out_samples(run, data_dir=data_dir),
         epsilons=sorted({*run.settings.epsilons, *(epsilons or ())}),
-        calibration_size=run.metrics.get("calibration_size", 0),
+        calibration_size=run.metrics.calibration_size,
     )
-    metrics = {**run.metrics, **measured.metrics}
+    metrics = dataclasses.replace(run.metrics, **vars(measured.metrics))
     _save_predictions(run.folder, measured)
-    write_json(run.folder / METRICS, metrics)
+    write_json(run.folder / METRICS, asdict(metrics))
     return metrics
 
 
@@ -194,7 +198,7 @@ def attack_run(
     epsilons: tuple[float, ...] | None = None,
     data_dir: Path | None = None,
     on_progress: Callable[[str, int, int], None] = lambda what, done, total: None,
-) -> dict[str, Any]:
+) -> Robustness:
     """Attack a subset of the test part; the result is kept in the folder, and so is what a killed attack finished."""
     test = held_out_samples(run, data_dir=data_dir)
     attacked = attack_samples(test, samples, seed=attack.seed)
@@ -208,12 +212,13 @@ def attack_run(
         cache=lambda name: KeptTensors(run.folder / ATTACKS / name),
         on_progress=on_progress,
     )
-    result["test_size"] = len(test)
+    result = dataclasses.replace(result, test_size=len(test))
     stored = stored_attacks(run.folder)
-    kept = stored.get(attack.name, {}).get("at", {})
+    kept = stored[attack.name].at if attack.name in stored else {}
     # a quick look at a few samples does not erase what more of them have shown
-    rows = {e: row for e, row in result["at"].items() if row["samples"] >= kept.get(e, row)["samples"]}
-    write_json(run.folder / ROBUSTNESS, {**stored, attack.name: {**result, "at": {**kept, **rows}}})
+    rows = {e: row for e, row in result.at.items() if row.samples >= kept.get(e, row).samples}
+    stored[attack.name] = dataclasses.replace(result, at={**kept, **rows})
+    write_json(run.folder / ROBUSTNESS, {name: asdict(found) for name, found in stored.items()})
     return result
 
 
@@ -269,19 +274,19 @@ def _train_and_finish(folder: Path, training: ListTraining, test: Samples, on_ep
     net, settings, calibration = training.net.eval(), training.settings, training.calibration
     save_tensors(folder / MODEL, net.state_dict(), {})
     calibration_size = 0 if calibration is None else len(calibration)
-    evaluation = evaluate(net, test.to(_device_of(net)), epsilons=settings.epsilons, calibration_size=calibration_size)
+    evaluation = evaluate(net, test.to(_device_of(net)), epsilons=settings.epsilons, calibration_size=calibration_size)  # type: ignore[attr-defined]
     _save_predictions(folder, evaluation)
-    metrics = {
-        **evaluation.metrics,
-        "phase1_epochs": training.phase1_epochs,
-        "phase2_epochs": training.phase2_epochs,
-        "settled": training.feedback.settled if training.feedback else None,
-        "advice": training.advice,
-        "calibration_size": calibration_size,
-        "train_size": len(training.train),
-        "seconds": training.seconds,
-    }
-    write_json(folder / METRICS, metrics)  # last: its presence says that the run is finished
+    metrics = Metrics(
+        **vars(evaluation.metrics),
+        phase1_epochs=training.phase1_epochs,
+        phase2_epochs=training.phase2_epochs,
+        settled=training.feedback.settled if training.feedback else None,
+        advice=training.advice,
+        calibration_size=calibration_size,
+        train_size=len(training.train),
+        seconds=training.seconds,
+    )
+    write_json(folder / METRICS, asdict(metrics))  # last: its presence says that the run is finished
     return load(folder)
 
 

@@ -23,10 +23,10 @@ from lipscale.data import Samples, as_input
 from lipscale.data.batches import epoch_batches
 from lipscale.errors import DivergedError, StoppedError
 from lipscale.layers.evaluation import evaluation_mode
-from lipscale.runs.settings import CONSTRAINED, Settings, planned_epochs
 from lipscale.training.inference import predict_logits
 from lipscale.training.methods import method_of
 from lipscale.training.optimizer import LEFT_FOR_PHASE_TWO, WARM_UP, PlannedAdamW, new_optimizer, planned_share
+from lipscale.training.settings import CONSTRAINED, TrainingSettings, planned_epochs
 
 log = logging.getLogger("lipscale")
 
@@ -59,7 +59,7 @@ class ListTraining:
         net: nn.Module,
         train: Samples,
         calibration: Samples | None,
-        settings: Settings,
+        settings: TrainingSettings,
         *,
         augmentation: str = "none",
         class_weights: Tensor | None = None,

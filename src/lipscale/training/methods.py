@@ -15,7 +15,7 @@ from lipscale.attacks import confidence_attack, worst_points
 from lipscale.attacks.ball import Box
 from lipscale.layers.evaluation import evaluation_mode
 from lipscale.losses import focal_loss, offset_cross_entropy, scheduled_focal_loss, smoothed_cross_entropy
-from lipscale.runs.settings import Settings
+from lipscale.training.settings import TrainingSettings
 
 
 class Loss(Protocol):
@@ -37,7 +37,7 @@ class Method:
     transform: Transform
 
 
-def method_of(settings: Settings, *, box: Box | None = None) -> Method:
+def method_of(settings: TrainingSettings, *, box: Box | None = None) -> Method:
     """The method that the settings name; attacked inputs stay in the box."""
     reach: dict[str, Any] = {"epsilon": settings.attack_epsilon, "steps": settings.attack_steps, "box": box}
     methods: dict[str, Method] = {

@@ -7,7 +7,7 @@ import torch
 from schedulefree import AdamWScheduleFree
 from torch import nn
 
-from lipscale.runs.settings import CONSTRAINED, Settings
+from lipscale.training.settings import CONSTRAINED, TrainingSettings
 
 # relative to the size of a weight for the plan, absolute for ScheduleFree
 DEFAULT_LEARNING_RATE = {"planned": 0.2, "schedulefree": 1e-3}
@@ -79,13 +79,13 @@ def planned_share(done: float, total: float, *, warm_up: float = 0.0, left: floa
     return min(1.0, done / warm_up if warm_up else 1.0) * max(0.0, 1 - (1 - left) * done / total)
 
 
-def default_learning_rate(settings: Settings) -> float:
+def default_learning_rate(settings: TrainingSettings) -> float:
     """What serves the optimizer and the kind of network that the settings name."""
     rates = DEFAULT_LEARNING_RATE if settings.method in CONSTRAINED else UNCONSTRAINED_LEARNING_RATE
     return rates[settings.optimizer]
 
 
-def new_optimizer(net: nn.Module, settings: Settings) -> Any:
+def new_optimizer(net: nn.Module, settings: TrainingSettings) -> Any:
     """The optimizer that the settings name, for the network's trainable parameters."""
     trainable = [p for p in net.parameters() if p.requires_grad]
     rate = settings.learning_rate or default_learning_rate(settings)

@@ -62,6 +62,7 @@ def compare(
         fitted = calibrator(name).fit(calibration_logits, calibration_labels)
         size = 0 if isinstance(fitted, Unchanged) else len(calibration_labels)
         found = measure(fitted.transform(test_logits), test_labels, calibration_size=size)
-        values = {key: found[key] for key in ("accuracy", "nll", "ece", "ece_limit", "calibrated")}
-        rows.append(Row(name, **values, keeps_radii=fitted.keeps_radii))
+        rows.append(
+            Row(name, found.accuracy, found.nll, found.ece, found.ece_limit, found.calibrated, fitted.keeps_radii)
+        )
     return rows
