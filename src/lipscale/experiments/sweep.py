@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from lipscale._files import write_atomically
 from lipscale._settings import Positive
 from lipscale.certificates.robustness import AttackName
 from lipscale.errors import UserError
@@ -16,7 +17,6 @@ from lipscale.experiments.results import Results
 from lipscale.experiments.tables import as_csv, as_latex, as_markdown, make_table, ranked
 from lipscale.report.page import save_figure
 from lipscale.runs.settings import check_names, make_settings, read_yaml
-from lipscale.training.checkpoint import write_atomically
 from lipscale.training.settings import CONSTRAINED
 
 SWEPT = {"method": "methods", "offset": "offsets", "lipschitz": "constants", "seed": "seeds", "out": "--out"}

@@ -17,13 +17,13 @@ from markupsafe import Markup
 from PIL import Image
 from torch import Tensor
 
+from lipscale._files import write_atomically
 from lipscale.errors import UserError
 from lipscale.report.figures import CURVE_POINTS, Drawn, curve, draw_all
 from lipscale.report.record import Answers, Facts, Shown, gather
 from lipscale.report.tables import attack_rows, number_rows, shown_settings, tiles
 from lipscale.report.theme import as_svg, style
 from lipscale.report.verdict import has_certificate, verdict
-from lipscale.training.checkpoint import write_atomically
 
 LARGEST_PICTURE = 256
 FORMATS = ("png", "pdf")

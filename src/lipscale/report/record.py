@@ -10,16 +10,16 @@ import torch
 from pydantic import BaseModel, TypeAdapter
 from torch import Tensor
 
+from lipscale import runs
+from lipscale._files import load_tensors
 from lipscale.certificates.robustness import AttackName
 from lipscale.data import Preprocessing, Stored, as_input
 from lipscale.errors import UserError
 from lipscale.metrics import Predictions
 from lipscale.metrics.binned import bins_for
-from lipscale.runs import run as runs
 from lipscale.runs.assembly import read_data
 from lipscale.runs.folder import HISTORY, PREDICTIONS, ROBUSTNESS
 from lipscale.runs.settings import Settings
-from lipscale.training.checkpoint import load_tensors
 
 SHOWN = 8  # hardest and easiest samples, each
 

@@ -1,6 +1,7 @@
 """From settings to the parts of a run: the data, the network, the device, and a training that is ready to start."""
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,9 @@ from lipscale.data import (
     split_calibration,
 )
 from lipscale.errors import UserError
-from lipscale.losses import class_weights
 from lipscale.models import convnet, mlp, parts_of, resnet18
-from lipscale.training.algorithm import DEFAULT_BATCH_SIZE, ListTraining
+from lipscale.training.batches import SampleBatches
+from lipscale.training.fitting import DEFAULT_BATCH_SIZE
 from lipscale.training.optimizer import default_learning_rate
 
 DEFAULT_WIDTH = {"resnet18": 64, "convnet": 32, "mlp": 256}
@@ -41,7 +42,7 @@ def build_network(settings: Settings, classes: int, preprocessing: Preprocessing
     width = settings.width or DEFAULT_WIDTH[settings.model]
     if settings.model != "mlp" and len(shape) != 3:
         raise UserError(f"{settings.model} takes images; for rows of {shape[0]} numbers use the model mlp")
-    layers = settings.layers if settings.method in CONSTRAINED else "plain"
+    layers = settings.layers if settings.is_constrained else "plain"
     parts = parts_of(layers=layers, padding=settings.padding)
     with seeded(settings.seed, "weights"):
         if settings.model == "mlp":
@@ -78,7 +79,7 @@ def pick_device(name: str) -> torch.device:
         return torch.device(name)
     except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
-        raise UserError(f"device {name!r} is not available here ({reason}); use --device cpu") from None
+        raise UserError(f"device {name!r} is not available here ({reason}); use cpu as `device`") from None
 
 
 def read_data(
@@ -132,33 +133,41 @@ def resolve(settings: Settings, dataset: Dataset, preprocessing: Preprocessing) 
     return replace(settings, **changes)
 
 
-def new_training(settings: Settings, dataset: Dataset, preprocessing: Preprocessing) -> ListTraining:
-    """A training at its very beginning, on the device that the settings name."""
+@dataclass(frozen=True)
+class Parts:
+    """What a training is made of."""
+
+    net: nn.Module
+    train: SampleBatches
+    calibration: SampleBatches | None
+
+
+def assemble(settings: Settings, dataset: Dataset, preprocessing: Preprocessing) -> Parts:
+    """The network and the data of a run, on the device that the settings name."""
     device = pick_device(settings.device)
-    train_part: Samples = dataset.train
+    train: Samples = dataset.train
     calibration: Samples | None = None
     if settings.method == "list":
-        train_part, calibration = split_calibration(
-            train_part, settings.calibration_fraction, seed=settings.seed, classes=dataset.classes
+        train, calibration = split_calibration(
+            train, settings.calibration_fraction, seed=settings.seed, classes=dataset.classes
         )
-        calibration = calibration.to(device)
-    if settings.batch_size is not None and settings.batch_size > len(train_part):
+    batch_size = settings.batch_size or DEFAULT_BATCH_SIZE
+    if batch_size > len(train):
         raise UserError(
-            f"batch_size {settings.batch_size} is larger than the {len(train_part)} training samples: "
-            f"give at most that (--batch-size) or leave it out"
+            f"`batch_size` {batch_size} is larger than the {len(train)} training samples: give at most that, or leave "
+            "it out"
         )
     net = build_network(settings, len(dataset.classes), preprocessing).to(device)
-    train_part = train_part.to(device)
-    weights = class_weights(settings.class_weights, train_part.labels, len(dataset.classes))
-    return ListTraining(
-        net,
-        train_part,
-        calibration,
-        settings,
-        augmentation=settings.augmentation,
-        class_weights=weights,
-        box=box_of(preprocessing),
-    )
+
+    def batches(samples: Samples) -> SampleBatches:
+        return SampleBatches(samples.to(device), batch_size, settings.augmentation, settings.seed)
+
+    return Parts(net, batches(train), None if calibration is None else batches(calibration))
+
+
+def device_of(net: nn.Module) -> torch.device:
+    """Where a network is."""
+    return next(net.parameters()).device
 
 
 def box_of(preprocessing: Preprocessing) -> Box | None:
