@@ -25,7 +25,9 @@ from lipscale.runs.folder import (
     SETTINGS,
     VERSIONS,
     clear,
+    fingerprints,
     new_folder,
+    remove_partials,
     require_empty,
     stored_data,
     stored_settings,
@@ -118,6 +120,7 @@ def resume(
     if (folder / METRICS).exists() and (folder / MODEL).exists():
         return load(folder)
     with locked(folder):
+        remove_partials(folder)
         classes, stored, digest = stored_data(folder)
         dataset, preprocessing = read_data(settings, stored=stored, classes=classes, data_dir=data_dir)
         parts = assemble(settings, dataset, preprocessing)
@@ -163,7 +166,7 @@ def _fit(
             box=box_of(preprocessing),
             **settings.model_dump(include=set(TrainingSettings.model_fields)),
         )
-        save_tensors(folder / MODEL, result.net.state_dict(), {})
+        save_tensors(folder / MODEL, result.net.state_dict(), fingerprints(folder))
         on_device = test.to(device_of(result.net))
         evaluation = evaluate(
             result.net, on_device, epsilons=settings.epsilons, calibration_size=result.calibration_size
