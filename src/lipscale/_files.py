@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -16,11 +17,13 @@ from torch import Tensor
 from lipscale.errors import UnusableError, UnwritableError, UserError
 
 FORMAT = "lipscale-3"
+PARTIAL = ".partial"  # how the names of files end that are not whole yet
 
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace a file in one step that survives a crash of the process or the machine."""
-    partial = path.with_name(path.name + ".partial")
+    # a name of its own: two processes that write the same file do not write into each other's
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}{PARTIAL}")
     try:
         with partial.open("wb") as file:
             file.write(data)

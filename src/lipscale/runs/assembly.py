@@ -8,11 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from lipscale._random import random_stream, seeded
 from lipscale import _processes as processes
+from lipscale._random import random_stream, seeded
 from lipscale.attacks.ball import Box
-from lipscale.runs.settings import Settings, replace
-from lipscale.training.settings import CONSTRAINED
 from lipscale.data import (
     PIXELS,
     READERS,
@@ -27,9 +25,11 @@ from lipscale.data import (
 )
 from lipscale.errors import UserError
 from lipscale.models import convnet, mlp, parts_of, resnet18
+from lipscale.runs.settings import Settings, replace
 from lipscale.training.batches import SampleBatches
 from lipscale.training.fitting import DEFAULT_BATCH_SIZE
 from lipscale.training.optimizer import default_learning_rate
+from lipscale.training.settings import CONSTRAINED
 
 DEFAULT_WIDTH = {"resnet18": 64, "convnet": 32, "mlp": 256}
 # up to this many pixels the MLP serves better than a convolution

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from lipscale.errors import UserError
 from lipscale._files import load_tensors, save_tensors
+from lipscale.errors import UserError
 
 
 class KeptTensors(MutableMapping[str, Tensor]):

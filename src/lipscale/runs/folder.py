@@ -1,5 +1,6 @@
 """The run folder: its files by name, how it is begun, and how its small files are read and written."""
 
+import hashlib
 import json
 import math
 from contextlib import suppress
@@ -8,12 +9,12 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from lipscale.runs.lock import LOCK
-from lipscale.runs.settings import Settings, make_settings, read_settings
-from lipscale._files import write_atomically
+from lipscale._files import PARTIAL, write_atomically
 from lipscale.certificates.robustness import AttackName, Robustness
 from lipscale.data import Preprocessing
 from lipscale.errors import UnusableError, UserError
+from lipscale.runs.lock import LOCK
+from lipscale.runs.settings import Settings, make_settings, read_settings
 
 SETTINGS, DATA, HISTORY = "settings.yaml", "data.json", "history.jsonl"
 CHECKPOINT, MODEL, PREDICTIONS = "checkpoint.safetensors", "model.safetensors", "predictions.safetensors"
@@ -46,8 +47,8 @@ def new_folder(settings: Settings) -> Path:
 
 def require_empty(folder: Path) -> None:
     """Refuse a folder with anything in it but what a run that was killed as it began has left."""
-    leftovers = {LOCK, DATA, VERSIONS, f"{DATA}.partial", f"{VERSIONS}.partial", f"{SETTINGS}.partial"}
-    if any(entry.name not in leftovers for entry in folder.iterdir()):
+    leftovers = (LOCK, DATA, VERSIONS)
+    if any(entry.name not in leftovers and entry.suffix != PARTIAL for entry in folder.iterdir()):
         raise UserError(f"{folder} exists; choose another `out`, or go on with lipscale.resume('{folder}')")
 
 
@@ -57,6 +58,17 @@ def clear(folder: Path) -> None:
         for name in (DATA, VERSIONS, SETTINGS, LOCK):
             (folder / name).unlink(missing_ok=True)
         folder.rmdir()
+
+
+def fingerprints(folder: Path) -> dict[str, str]:
+    """The SHA-256 of the small files that decide what the network answers; its weights carry them along."""
+    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in (SETTINGS, DATA)}
+
+
+def remove_partials(folder: Path) -> None:
+    """What a killed process had begun to write."""
+    for path in folder.glob(f"*{PARTIAL}"):
+        path.unlink(missing_ok=True)
 
 
 def stored_settings(folder: Path) -> Settings:

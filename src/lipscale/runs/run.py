@@ -23,6 +23,7 @@ from lipscale.runs.folder import (
     MODEL,
     PREDICTIONS,
     ROBUSTNESS,
+    fingerprints,
     read_json,
     stored_attacks,
     stored_data,
@@ -66,7 +67,12 @@ def load(folder: str | Path, *, device: str | None = None) -> Run:
     folder = Path(folder)
     settings, metrics, classes, preprocessing = read_results(folder)
     net = build_network(settings, len(classes), preprocessing)
-    tensors, _ = load_tensors(folder / MODEL)
+    tensors, trained_with = load_tensors(folder / MODEL)
+    changed = [name for name, digest in fingerprints(folder).items() if trained_with.get(name) != digest]
+    if changed:
+        raise UnusableError(
+            f"{' and '.join(changed)} of {folder} is not what the network was trained with: put the old one back"
+        )
     load_network(net, tensors, folder / MODEL)
     net = net.eval().to(pick_device(device or settings.device))
     return Run(folder, settings, net, classes, preprocessing, metrics)
