@@ -53,6 +53,7 @@ def test_the_folder_holds_all_of_it(finished):
     assert names == {
         *("settings.yaml", "data.json", "history.jsonl", "checkpoint.safetensors"),
         *("model.safetensors", "predictions.safetensors", "metrics.json", "versions.json"),
+        ".lock",
     }
     metrics = json.loads((finished.folder / "metrics.json").read_text())
     assert metrics.keys() >= KEYS
@@ -188,9 +189,12 @@ def test_a_small_set_needs_no_batch_size(tmp_path):
 def test_a_checkpoint_of_another_run_is_refused(finished, tmp_path):
     other = shutil.copytree(finished.folder, tmp_path / "other")
     (other / "metrics.json").unlink()
-    text = (other / "settings.yaml").read_text().replace("seed: 0", "seed: 1")
-    (other / "settings.yaml").write_text(text)
+    text = (other / "settings.yaml").read_text()
+    (other / "settings.yaml").write_text(text.replace("offset: 0.0", "offset: 1.0"))
     with pytest.raises(UserError, match="no checkpoint of a run with these settings"):
+        resume(other)
+    (other / "settings.yaml").write_text(text.replace("seed: 0", "seed: 1"))  # which draws other training data, too
+    with pytest.raises(UserError, match="the training data of .*other are not what they were"):
         resume(other)
 
 
