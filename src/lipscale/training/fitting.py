@@ -65,7 +65,7 @@ def fit(
         offset: Margin offset xi of the loss; larger is more robust, often less accurate.
         checkpoint: A file to save to after every epoch. Where it exists, training goes on from it.
         progress: Show a progress bar.
-        on_epoch: Called after every epoch.
+        on_epoch: Called after every epoch, once its checkpoint is saved.
         should_stop: Asked after every batch; a yes saves the checkpoint and raises StoppedError.
         box: The range of an input's values, for methods that attack training batches.
         settings: Anything else in `lipscale.training.TrainingSettings`: batch_size, learning_rate, seed, ...
@@ -88,9 +88,9 @@ def fit(
     with TrainingProgress(training.plan, training.settings) if progress else nullcontext() as display:
 
         def finish(epoch: Epoch) -> None:
-            on_epoch(epoch)
             if path is not None:
                 save_training(path, training)
+            on_epoch(epoch)
             if display is not None:
                 display(epoch)
 
