@@ -77,6 +77,7 @@ def train(
     folder = new_folder(settings)  # only now: a run that cannot start leaves nothing behind
     with locked(folder):
         require_empty(folder)
+        remove_partials(folder)
         try:
             write_json(folder / DATA, about)
             write_json(folder / VERSIONS, _versions(parts.net))
