@@ -13,7 +13,8 @@ import torch
 from lipscale import estimate_means, fit, get_lipschitz, models, set_lipschitz
 from lipscale._random import seeded
 from lipscale.certificates.audit import audit
-from lipscale.data import channel_means, load_dataset
+from lipscale.data import load_dataset
+from lipscale.data.dataset import channel_means
 
 CONSTANTS = (0.01, 0.1, 1.0, 10.0, 128.0)
 NETWORKS = {
