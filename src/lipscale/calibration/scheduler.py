@@ -152,12 +152,13 @@ class LipschitzScheduler:
             "frozen": self.frozen,
             "last": None if self.last is None else asdict(self.last),
             "advice": self.advice,
+            "moments_at": self._moments_at,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state of a scheduler with the same rule."""
         self.feedback = type(self.feedback)(**state["feedback"])
-        self.frozen, self.advice = state["frozen"], state["advice"]
+        self.frozen, self.advice, self._moments_at = state["frozen"], state["advice"], state["moments_at"]
         self.last = None if state["last"] is None else CalibrationStep(**state["last"])
 
 

@@ -129,6 +129,9 @@ def new_training(
         for part in (train, calibration)
     ]
     assert parts[0] is not None
+    if parts[1] is not None and type(parts[0]) is not type(parts[1]):  # Phase II could not join them
+        kinds = f"{type(train).__name__} and {type(calibration).__name__}"
+        raise UserError(f"expected `train` and `calibration` in one form, got {kinds}")
     weights = _class_weights(net, parts[0], chosen)
     return Training(net, parts[0], parts[1], resolved, class_weights=weights, box=box)
 
