@@ -1,4 +1,4 @@
-"""LipschitzScheduler: the rule on real logits, exact projection, a state that JSON holds, and errors with their cause."""
+"""LipschitzScheduler: the rule, exact projection, a state that JSON holds, and errors that name their cause."""
 
 import json
 import math
