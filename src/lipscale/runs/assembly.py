@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from lipscale import _processes as processes
-from lipscale._random import random_stream, seeded
+from lipscale._random import seeded
 from lipscale.attacks.ball import Box
 from lipscale.data import (
     PIXELS,
@@ -29,7 +28,6 @@ from lipscale.runs.settings import Settings, replace
 from lipscale.training.batches import SampleBatches
 from lipscale.training.fitting import DEFAULT_BATCH_SIZE
 from lipscale.training.optimizer import default_learning_rate
-from lipscale.training.settings import CONSTRAINED
 
 DEFAULT_WIDTH = {"resnet18": 64, "convnet": 32, "mlp": 256}
 # up to this many pixels the MLP serves better than a convolution

@@ -124,16 +124,15 @@ def new_training(
     rate = chosen.learning_rate or default_learning_rate(chosen)
     resolved = chosen.model_copy(update={"learning_rate": rate, "batch_size": batch_size})
     device = next(net.parameters()).device
-    parts = [
-        None if part is None else batches_of(part, batch_size=batch_size, seed=chosen.seed).to(device)
-        for part in (train, calibration)
-    ]
-    assert parts[0] is not None
-    if parts[1] is not None and type(parts[0]) is not type(parts[1]):  # Phase II could not join them
-        kinds = f"{type(train).__name__} and {type(calibration).__name__}"
-        raise UserError(f"expected `train` and `calibration` in one form, got {kinds}")
-    weights = _class_weights(net, parts[0], chosen)
-    return Training(net, parts[0], parts[1], resolved, class_weights=weights, box=box)
+    drawn = batches_of(train, batch_size=batch_size, seed=chosen.seed).to(device)
+    held_out: Batches | None = None
+    if calibration is not None:
+        held_out = batches_of(calibration, batch_size=batch_size, seed=chosen.seed).to(device)
+        if type(drawn) is not type(held_out):  # Phase II could not join them
+            kinds = f"{type(train).__name__} and {type(calibration).__name__}"
+            raise UserError(f"expected `train` and `calibration` in one form, got {kinds}")
+    weights = _class_weights(net, drawn, chosen)
+    return Training(net, drawn, held_out, resolved, class_weights=weights, box=box)
 
 
 def _class_weights(net: nn.Module, train: Batches, settings: TrainingSettings) -> Tensor | None:
