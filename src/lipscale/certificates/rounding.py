@@ -6,8 +6,8 @@ own. Along a network two numbers are carried, both as affine functions of the no
     N   bounds the norm of the exact values,          N' = B N + ||m(0)||
     E   bounds how far the computed ones are off,     E' = B E + (what computing m adds for inputs of norm N + E)
 
-What a layer adds is the classical forward error of a sum of n products in any order: gamma_n = n u / (1 - n u) times the
-sum of their magnitudes (Higham, 2002, Sec. 3.1). It holds for plain and fused sums, and not for TF32 or Winograd's
+What a layer adds is the classical forward error of a sum of n products in any order: gamma_n = n u / (1 - n u) times
+the sum of their magnitudes (Higham, 2002, Sec. 3.1). It holds for plain and fused sums, and not for TF32 or Winograd's
 convolutions, which certificates in float64 never meet. Overflow and underflow are left out: networks are far from both.
 """
 
