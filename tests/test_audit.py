@@ -78,7 +78,7 @@ def test_a_violation_is_exit_code_one(tmp_path, monkeypatch):
     from lipscale.runs.settings import Settings
 
     train(Settings(limit=300, epochs=1, phase2_epochs=0, width=8, out=tmp_path / "r", device="cpu"))
-    monkeypatch.setattr("lipscale.certificates.certificate.lipschitz_bound", lambda net: 1e-6)
+    monkeypatch.setattr("lipscale.bounds.Walk.__call__", lambda self, module: 1e-6)
     monkeypatch.setattr("lipscale.certificates.audit.autoattack_installed", lambda: False)
     flags = ["--samples", "30", "--pairs", "50", "--steps", "5"]
     result = CliRunner().invoke(app, ["audit", str(tmp_path / "r"), *flags])

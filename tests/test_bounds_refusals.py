@@ -70,7 +70,7 @@ class TestRefusals:
 
         register_rule(Louder, lambda layer, bound: 1.0)
         try:
-            with pytest.raises(UserError, match="replaced forward or call"):
+            with pytest.raises(UserError, match="replaced call"):
                 lipschitz_bound(Louder(2, 2).eval())
         finally:
             del RULES[Louder]

@@ -34,12 +34,7 @@ if TYPE_CHECKING:
     from lipscale.bounds.constant import get_lipschitz, set_lipschitz
     from lipscale.calibration.feedback import PaperFeedback, SteadyFeedback
     from lipscale.calibration.temperature import fit_temperature, measure_temperature
-    from lipscale.certificates.certificate import (
-        Certificate,
-        certified_accuracy,
-        certified_confidence,
-        certified_radius,
-    )
+    from lipscale.certificates import Certificate, certify
     from lipscale.errors import DivergedError, UnsoundError, UserError
     from lipscale.layers.evaluation import evaluation_mode
     from lipscale.losses import offset_cross_entropy
@@ -59,10 +54,8 @@ _HOME = {
     "load": "runs.run",
     "resume": "runs.run",
     "train": "runs.run",
-    "Certificate": "certificates.certificate",
-    "certified_accuracy": "certificates.certificate",
-    "certified_confidence": "certificates.certificate",
-    "certified_radius": "certificates.certificate",
+    "Certificate": "certificates",
+    "certify": "certificates",
     "evaluation_mode": "layers.evaluation",
     "export_plain": "models.export",
     "fit_temperature": "calibration.temperature",
@@ -92,10 +85,8 @@ __all__ = [  # noqa: RUF022 (in the order of the flow)
     "SteadyFeedback",
     "PaperFeedback",
     "evaluation_mode",
+    "certify",
     "Certificate",
-    "certified_radius",
-    "certified_confidence",
-    "certified_accuracy",
     "export_plain",
     "UserError",
     "DivergedError",

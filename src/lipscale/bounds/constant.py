@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from lipscale.bounds.walk import is_plain_sequence
 from lipscale.errors import UserError
 from lipscale.layers import (
     AtScale,
@@ -96,7 +97,7 @@ def _project(module: nn.Module, sigma: float, *, gain: float) -> float:
 
 def _chain(module: nn.Module) -> Sequence[nn.Module]:
     """The modules that run one after the other inside this one."""
-    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
+    if isinstance(module, nn.Sequential) and is_plain_sequence(module):
         return list(module)
     if isinstance(module, AtScale):
         return []  # its bias or mean is scaled along

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from lipscale._random import random_stream
 from lipscale.attacks import autoattack, calibration_attack, pgd
 from lipscale.attacks.ball import Box, distances
-from lipscale.certificates.certificate import Certificate, epsilon_names
+from lipscale.certificates.accuracy import epsilon_names
+from lipscale.certificates.certificate import Certificate
+from lipscale.certificates.network import certify
 from lipscale.data import Samples, as_input
 from lipscale.errors import UnsoundError, UserError
 from lipscale.layers.evaluation import evaluation_mode
@@ -105,7 +107,7 @@ def measure_robustness(
         raise UserError(f"an attack needs epsilon > 0, got {list(epsilons)}")
     inputs, labels = as_input(samples.inputs), samples.labels.long()
     with evaluation_mode(net):
-        certificate = certificate or Certificate.of(net, inputs)
+        certificate = certificate or certify(net, inputs)
         logits = torch.cat([net(batch) for batch in inputs.split(BATCH)])
         radii = certificate.radius(logits, labels)
         weights = digest(net, inputs, labels)

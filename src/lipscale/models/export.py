@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from lipscale.bounds import require_certifiable
+from lipscale.bounds import is_plain_sequence, require_certifiable
 from lipscale.errors import UserError
 from lipscale.layers import (
     BatchCentering,
@@ -48,7 +48,7 @@ def _plain(module: nn.Module) -> nn.Module:
         return _filled(linear, module.weight, module.scaled_bias())
     if isinstance(module, BatchCentering) and kind is BatchCentering:
         return Shift((module.gain * (module.bias - module.mean)).detach().clone())
-    if isinstance(module, nn.Sequential) and kind.forward is nn.Sequential.forward:
+    if isinstance(module, nn.Sequential) and is_plain_sequence(module):
         return _sequence(module)
     if kind in (ConvexResidual, Sum, Concatenate):
         twin = copy.copy(module)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from lipscale.runs.assembly import box_of, build_network, new_training, pick_device, read_data, resolve
 from lipscale.runs.attack_cache import KeptTensors
-from lipscale.certificates.certificate import certify
+from lipscale.certificates import certify
 from lipscale.runs.settings import Settings, as_yaml, replace
 from lipscale.data import (
     Dataset,
