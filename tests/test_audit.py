@@ -10,7 +10,7 @@ from torch import nn
 from conftest import lipscale
 from lipscale import models, register_rule, set_lipschitz
 from lipscale.bounds.walk import RULES
-from lipscale.certificates import audit
+from lipscale.certificates import audit, certify
 from lipscale.certificates.slopes import climb, steepest_direction
 from lipscale.data import load_dataset
 from lipscale.layers import ConvexResidual, OrthoLinear, Scale
