@@ -42,8 +42,9 @@ def lipschitz_bound(net: nn.Module, input_shape: Sequence[int] | None = None) ->
 
     Args:
         net: a network in evaluation mode.
-        input_shape: (C, H, W) or (F,) of one input. With it the bound may be tighter, and layers that would broadcast
-            are refused. Without it the bound holds for every input size on which no layer broadcasts.
+        input_shape: (C, H, W) or (F,) of one input. With it the bound may be tighter, and layers that broadcast or
+            mix samples are refused. Without it the bound holds for every input size on which no layer
+            broadcasts or works across samples.
 
     Returns:
         The bound.
@@ -181,9 +182,9 @@ def _record_shapes(net: nn.Module, input_shape: Shape) -> dict[nn.Module, set[tu
             stack.callback(handle.remove)
         try:
             output = net(like.new_zeros(DRY_RUN, *input_shape))
-        except (RuntimeError, IndexError, ValueError) as error:
+        except (RuntimeError, LookupError, ValueError, TypeError) as error:
             raise UserError(f"the network does not take inputs of shape {input_shape}: {error}") from error
-    if not isinstance(output, Tensor) or len(output) != DRY_RUN:
+    if not isinstance(output, Tensor) or output.shape[:1] != (DRY_RUN,):
         got = f"a tensor of shape {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
         raise UserError(f"expected one output for each of {DRY_RUN} inputs of shape {input_shape}, got {got}")
     return shapes
