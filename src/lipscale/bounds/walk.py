@@ -78,6 +78,13 @@ def require_certifiable(net: nn.Module) -> None:
             raise UserError(f"{name} holds NaN or infinite values: no certificate is possible")
 
 
+def forget_cached_weights(net: nn.Module) -> None:
+    """What follows sees the parameters as they are: version counters miss what was written through .data."""
+    for module in net.modules():
+        if isinstance(module, ScaledLayer):
+            module.drop_cache()
+
+
 class Walk:
     """Bounds modules by their rules, each module once; knows the shapes that a dry run recorded."""
 
@@ -89,9 +96,7 @@ class Walk:
     def over(cls, net: nn.Module, input_shape: Sequence[int] | None = None) -> Self:
         """A walk over a network that can be certified, from its weights as they are."""
         require_certifiable(net)
-        for module in net.modules():
-            if isinstance(module, ScaledLayer):
-                module.drop_cache()  # version counters miss what was written through .data
+        forget_cached_weights(net)
         walk = cls()
         if input_shape is not None:
             walk._shapes = _record_shapes(net, tuple(input_shape))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from lipscale.errors import UserError
-from lipscale.models.export import export_plain
+from lipscale.models.export import plain_copy
 
 # The rounding allowance: on a few inputs the gap between float32 and float64 logits is measured, and this many
 # times the largest one is taken as the most that any logit can be off.
@@ -29,6 +29,6 @@ def rounding_allowance(net: nn.Module, inputs: Tensor) -> float:
 def _in_float64(net: nn.Module) -> nn.Module:
     """The network in double precision: with the same weights where it can be exported, else its own copy."""
     try:
-        return export_plain(net).double()
+        return plain_copy(net).eval().double()
     except UserError:
         return copy.deepcopy(net).double()
