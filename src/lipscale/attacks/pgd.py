@@ -25,6 +25,27 @@ def pgd(
 
     Restarts take turns between the cross-entropy and the margin: where a network is very sure, the gradient of the
     first vanishes in float32, and that of the second does not.
+
+    Args:
+        net: the network, in evaluation mode.
+        inputs: (N, ...).
+        labels: (N,).
+        epsilon: the l2 radius.
+        steps: of each restart.
+        restarts: from random points of the ball.
+        box: the range of input values, (0, 1) for pixels; None where there is none.
+        generator: of the random starts.
+
+    Returns:
+        The points, shaped as the inputs.
+
+    Example:
+        >>> import lipscale, torch
+        >>> net = lipscale.models.mlp(3, 4, 8).eval()
+        >>> inputs = torch.rand(5, 4)
+        >>> points = lipscale.attacks.pgd(net, inputs, net(inputs).argmax(1), epsilon=0.5, steps=5)
+        >>> bool(((points - inputs).norm(dim=1) <= 0.5001).all())
+        True
     """
     found = inputs.clone()
     with torch.no_grad():
