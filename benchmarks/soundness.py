@@ -12,7 +12,7 @@ import torch
 
 from lipscale import get_lipschitz, models, set_lipschitz
 from lipscale._random import seeded
-from lipscale.certificates.audit import audit
+from lipscale.certificates import audit
 from lipscale.data import channel_means, load_dataset
 from lipscale.runs.settings import Settings
 from lipscale.training import ListTraining

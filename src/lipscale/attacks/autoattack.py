@@ -25,7 +25,7 @@ def require_autoattack(input_shape: Sequence[int]) -> None:
     if not autoattack_installed():
         raise UserError("AutoAttack is an extra: pip install 'lipscale[attack]'")
     if len(input_shape) != 3:
-        raise UserError("AutoAttack takes pictures, and this data has rows of numbers: use --attack pgd")
+        raise UserError("AutoAttack takes pictures, and this data has rows of numbers: give `attack` pgd")
 
 
 def autoattack(
@@ -42,8 +42,29 @@ def autoattack(
     """Points within epsilon that the standard l2 AutoAttack found misclassified; else the input itself.
 
     It searches images with pixels in [0, 1] only. Each of its four attacks runs on what the ones before left correct,
-    batch by batch, as upstream does, to the same points. `finished` keeps the batches that are done: pass a mapping
-    that outlives the process, and a killed attack goes on where it was.
+    batch by batch, as upstream does, to the same points.
+
+    Args:
+        net: the network, in evaluation mode.
+        inputs: (N, C, H, W).
+        labels: (N,).
+        epsilon: the l2 radius.
+        seed: fixes everything that is random.
+        batch_size: how many samples are attacked at once.
+        finished: where finished batches are kept. With a mapping that outlives the process, such as one of files, a
+            killed attack goes on where it was.
+        on_batch: called with how many batches are done, and of how many.
+
+    Returns:
+        (N, C, H, W), the points.
+
+    Example:
+        >>> import lipscale, torch
+        >>> net = lipscale.models.convnet(4, 1, 4).eval()
+        >>> images = torch.rand(2, 1, 8, 8)
+        >>> wrong = (net(images).argmax(1) + 1) % 4  # misclassified already: there is nothing to search for
+        >>> torch.equal(lipscale.attacks.autoattack(net, images, wrong, epsilon=0.1), images)
+        True
     """
     require_autoattack(inputs.shape[1:])
     finished = {} if finished is None else finished

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from lipscale.bounds import get_lipschitz, is_constrained
 from lipscale.calibration.temperature import fit_temperature
-from lipscale.certificates.certificate import ROUNDING_SAMPLES, certified_accuracy, certify
+from lipscale.certificates import ROUNDING_SAMPLES, certify
 from lipscale.data import Samples
 from lipscale.layers.evaluation import evaluation_mode
 from lipscale.metrics import Scores, measure
@@ -64,7 +64,7 @@ def evaluate(net: nn.Module, samples: Samples, *, epsilons: Sequence[float], cal
         temperature=fit_temperature(logits, labels),
         lipschitz_constant=get_lipschitz(net) if is_constrained(net) else None,
         lipschitz_bound=certificate.bound,
-        certified_accuracy=certified_accuracy(certificate.radius(logits, labels), epsilons),
+        certified_accuracy=certificate.accuracy(logits, labels, epsilons),
         test_size=len(samples),
     )
     return Evaluation(metrics, logits, labels, certificate.radius(logits))

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipscale.certificates.certificate import certify
+from lipscale.certificates import certify
 from lipscale.data import TABLES, Preprocessing, Samples, as_input, encode, open_table, read_table
 from lipscale.data.arrays import load_array, load_arrays
 from lipscale.data.memory import require_memory

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
 from lipscale._files import load_tensors, save_tensors
-from lipscale.certificates.certificate import certify
+from lipscale.certificates import certify
 from lipscale.certificates.robustness import Attack, Robustness, attack_samples, measure_robustness
 from lipscale.data import Preprocessing, Samples, as_input
 from lipscale.errors import UnusableError, UserError
