@@ -149,6 +149,11 @@ class Walk:
         found = self.shapes(module)
         return next(iter(found)) if len(found) == 1 else None
 
+    def outputs(self, module: nn.Module) -> Shape:
+        """The shape of the module's output without the batch, where a dry run has seen one."""
+        ((_, shape),) = self._shapes[module]
+        return shape
+
     def keeps_shape(self, module: nn.Module) -> bool:
         """Whether the module's outputs have the shape of its inputs, as far as a dry run has seen them."""
         return all(before == after for before, after in self._shapes.get(module, ()))

@@ -4,15 +4,14 @@ from lipscale.certificates.accuracy import certified_accuracy, certified_accurac
 from lipscale.certificates.attacked import Attack
 from lipscale.certificates.audits import Audit, audit
 from lipscale.certificates.certificate import Certificate
-from lipscale.certificates.network import certify
+from lipscale.certificates.proof import Proof, certify, prove
 from lipscale.certificates.robustness import Robustness, attack_samples, measure_robustness
-from lipscale.certificates.rounding import ROUNDING_SAMPLES
 
 __all__ = [
-    "ROUNDING_SAMPLES",
     "Attack",
     "Audit",
     "Certificate",
+    "Proof",
     "Robustness",
     "attack_samples",
     "audit",
@@ -21,4 +20,5 @@ __all__ = [
     "certify",
     "epsilon_names",
     "measure_robustness",
+    "prove",
 ]

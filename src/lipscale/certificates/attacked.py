@@ -13,6 +13,7 @@ from lipscale._random import random_stream
 from lipscale.attacks import autoattack, pgd
 from lipscale.attacks.ball import Box, distances
 from lipscale.certificates.held import BATCH, Progress
+from lipscale.certificates.proof import Proof
 
 AttackName = Literal["pgd", "autoattack"]
 Kept = MutableMapping[str, Tensor]
@@ -42,7 +43,7 @@ class Trial:
     on_progress: Progress
 
 
-def broken_at(trial: Trial, kept: Kept) -> Tensor:
+def broken_at(trial: Trial, proof: Proof, kept: Kept) -> Tensor:
     """The distance at which each sample was misclassified: 0 where it was to begin with, inf where no attack did."""
     net, inputs, labels = trial.net, trial.inputs, trial.labels
     if "distance" in kept:
@@ -60,7 +61,7 @@ def broken_at(trial: Trial, kept: Kept) -> Tensor:
         )
     else:
         points = _pgd(trial, kept)
-    wrong = torch.cat([net(b).argmax(1) for b in points.split(BATCH)]) != labels
+    wrong = proof(points).logits.argmax(1) != labels
     distance = torch.where(wrong, distances(points, inputs), torch.inf)
     kept["distance"] = distance
     for key in set(kept) - {"distance"}:  # the points have served, and are large

@@ -1,5 +1,6 @@
 """Try to break a certificate: attacks inside the radius and the confidence range, and a search for steep slopes."""
 
+import copy
 import math
 from dataclasses import dataclass
 
@@ -8,14 +9,12 @@ from torch import Tensor, nn
 
 from lipscale._random import random_stream
 from lipscale.attacks import apgd, autoattack, autoattack_installed, confidence_attack
-from lipscale.certificates.certificate import Certificate
-from lipscale.certificates.held import BATCH, Progress, attack_batches, hold
-from lipscale.certificates.network import certify
+from lipscale.certificates.held import Progress, attack_batches, hold
+from lipscale.certificates.proof import Proof, prove
 from lipscale.certificates.slopes import slopes
 from lipscale.errors import UserError
 from lipscale.layers.evaluation import evaluation_mode
 from lipscale.losses import margin
-from lipscale.models.export import export_plain
 
 INSIDE = 0.9999  # attacks stay just under the radius
 # slopes are measured in float64, where rounding is far below this
@@ -38,7 +37,7 @@ def audit(
     net: nn.Module,
     inputs: Tensor,
     *,
-    certificate: Certificate | None = None,
+    proof: Proof | None = None,
     pairs: int = 10_000,
     steps: int = 50,
     autoattack_samples: int = 0,
@@ -50,7 +49,7 @@ def audit(
     Args:
         net: the network, in any mode; it is audited in evaluation.
         inputs: (N, ...) with N >= 2.
-        certificate: the network's certificate, if it was made already.
+        proof: What is proven about the network, if that was made already.
         pairs: how many random pairs of points to measure the slope between.
         steps: of each attack.
         autoattack_samples: how many of the inputs, from the first, to try AutoAttack on, where it is installed.
@@ -70,26 +69,26 @@ def audit(
     if len(inputs) < 2:
         raise UserError(f"an audit needs at least 2 inputs, got {len(inputs)}")
     with evaluation_mode(net):
-        certificate = certificate or certify(net, inputs, even_unconstrained=True)
-        radii = certificate.radius(torch.cat([net(batch) for batch in inputs.split(BATCH)]))
+        proof = proof or prove(net, inputs.shape[1:], even_unconstrained=True)
+        radii = proof(inputs).radius()
         certified = (radii > 0) & radii.isfinite()
         attacked = int(certified.sum())
-        violations = _attack(net, certificate, inputs[certified], radii[certified] * INSIDE, steps, seed, on_progress)
+        violations = _attack(net, proof, inputs[certified], radii[certified] * INSIDE, steps, seed, on_progress)
         if autoattack_samples and autoattack_installed():
             few = slice(autoattack_samples)
-            violations += _autoattack(net, certificate, inputs[few], radii[few], seed=seed, on_progress=on_progress)
-        exact, measured, slope = export_plain(net).double(), 0, 0.0
+            violations += _autoattack(net, proof, inputs[few], radii[few], seed=seed, on_progress=on_progress)
+        exact, measured, slope = copy.deepcopy(proof.net).double(), 0, 0.0
         for found in slopes(exact, inputs.double(), pairs, seed=seed):
             measured, slope = measured + len(found), max(slope, float(found.max()))
-            violations += int((found > certificate.bound * SLOPE_ROUNDING).sum())
+            violations += int((found > proof.bound * SLOPE_ROUNDING).sum())
             on_progress("slopes between pairs of points", min(measured, pairs), pairs)
-    bound = certificate.bound  # zero for a constant network, on which there is nothing to find
+    bound = proof.bound  # zero for a constant network, on which there is nothing to find
     return Audit(attacked, measured, violations, slope, bound, slope / bound if bound else 0.0)
 
 
 def _attack(
     net: nn.Module,
-    certificate: Certificate,
+    proof: Proof,
     inputs: Tensor,
     epsilon: Tensor,
     steps: int,
@@ -108,25 +107,25 @@ def _attack(
         return {"class": changed, "over": over, "under": under}
 
     violations = done = 0
-    for clean, found in attack_batches(net, certificate, inputs, epsilon, attack):
+    for certificate, found in attack_batches(proof, inputs, epsilon, attack):
         violations += int(torch.stack([held.broken for held in found.values()]).any(0).sum())
-        done += len(clean)
+        done += len(certificate.logits)
         on_progress("attacks on certified samples", done, len(inputs))
     return violations
 
 
 def _autoattack(
-    net: nn.Module, certificate: Certificate, inputs: Tensor, radii: Tensor, *, seed: int, on_progress: Progress
+    net: nn.Module, proof: Proof, inputs: Tensor, radii: Tensor, *, seed: int, on_progress: Progress
 ) -> int:
     """AutoAttack has one epsilon for all: the median radius, on the samples certified beyond it."""
     epsilon = float(radii.median()) * INSIDE
     x = inputs[radii > epsilon]
     if not 0 < epsilon < math.inf or len(x) == 0:
         return 0
-    clean = net(x)
+    certificate = proof(x)
     on_batch = lambda done, total: on_progress("AutoAttack", done, total)  # noqa: E731
-    points = autoattack(net, x, clean.argmax(1), epsilon=epsilon, seed=seed, on_batch=on_batch)
-    return int(hold(net, certificate, x, clean, points, torch.full_like(radii[: len(x)], epsilon)).broken.sum())
+    points = autoattack(net, x, certificate.logits.argmax(1), epsilon=epsilon, seed=seed, on_batch=on_batch)
+    return int(hold(proof, certificate, x, points, torch.full_like(radii[: len(x)], epsilon)).broken.sum())
 
 
 def verdict(result: Audit) -> str:

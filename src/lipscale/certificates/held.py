@@ -1,14 +1,18 @@
-"""One loop and one check for all that attacks a certificate: no class may change within its radius, no confidence
-may leave its range."""
+"""One loop and one check for all that attacks a certificate.
+
+No class may change within its radius, no confidence may leave its range. Attacks search with the network as it is; what
+they find is judged in the arithmetic that the proof is about.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lipscale.attacks.ball import distances
 from lipscale.certificates.certificate import Certificate
+from lipscale.certificates.proof import Proof
 
 BATCH = 250
 PointsFor = Callable[[Tensor, int], Mapping[str, Tensor]]  # (rows, number of the batch) -> points, by attack
@@ -30,27 +34,25 @@ class Held:
 
 
 def attack_batches(
-    net: nn.Module, certificate: Certificate, inputs: Tensor, epsilon: Tensor, attack: PointsFor
-) -> Iterator[tuple[Tensor, dict[str, Held]]]:
-    """Attack batch by batch; yields the clean logits of a batch, and what each attack did to it. `epsilon` is (N,)."""
+    proof: Proof, inputs: Tensor, epsilon: Tensor, attack: PointsFor
+) -> Iterator[tuple[Certificate, dict[str, Held]]]:
+    """Attack batch by batch; yields a batch's certificate, and what each attack did to it. `epsilon` is (N,)."""
     for k, rows in enumerate(torch.arange(len(inputs), device=inputs.device).split(BATCH)):
         x, eps = inputs[rows], epsilon[rows]
-        clean = net(x)
-        yield clean, {name: hold(net, certificate, x, clean, found, eps) for name, found in attack(rows, k).items()}
+        certificate = proof(x)
+        yield certificate, {name: hold(proof, certificate, x, found, eps) for name, found in attack(rows, k).items()}
 
 
-def hold(
-    net: nn.Module, certificate: Certificate, inputs: Tensor, clean: Tensor, points: Tensor, epsilon: Tensor
-) -> Held:
-    """Hold points near the inputs against the certificate; `clean` are the logits of the inputs."""
-    predicted = clean.argmax(1)
-    logits, distance = net(points), distances(points, inputs)
+def hold(proof: Proof, certificate: Certificate, inputs: Tensor, points: Tensor, epsilon: Tensor) -> Held:
+    """Hold points near the inputs against the inputs' certificate."""
+    predicted = certificate.logits.argmax(1)
+    logits, distance = proof(points).logits, distances(points, inputs)
     changed_at = torch.where(logits.argmax(1) != predicted, distance, torch.inf)
-    p = torch.softmax(logits.double(), 1).gather(1, predicted.unsqueeze(1)).squeeze(1)
+    p = torch.softmax(logits, 1).gather(1, predicted.unsqueeze(1)).squeeze(1)
     # rounding may take a point a little beyond epsilon: it is held against the range at its own distance
-    lower, upper = certificate.confidence(clean, torch.maximum(distance, epsilon.double()))
+    lower, upper = certificate.confidence(torch.maximum(distance, epsilon.double()))
     left_range = ~((lower <= p) & (p <= upper))
-    return Held(logits, changed_within(certificate.radius(clean), changed_at), left_range)
+    return Held(logits, changed_within(certificate.radius(), changed_at), left_range)
 
 
 def changed_within(radii: Tensor, changed_at: Tensor) -> Tensor:

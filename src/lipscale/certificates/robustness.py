@@ -11,9 +11,8 @@ from lipscale.attacks import calibration_attack
 from lipscale.attacks.ball import Box
 from lipscale.certificates.accuracy import epsilon_names
 from lipscale.certificates.attacked import Attack, AttackName, Cache, Kept, Trial, broken_at, cache_name, digest
-from lipscale.certificates.certificate import Certificate
 from lipscale.certificates.held import BATCH, Progress, attack_batches, changed_within
-from lipscale.certificates.network import certify
+from lipscale.certificates.proof import Proof, prove
 from lipscale.data import Samples, as_input
 from lipscale.errors import UnsoundError, UserError
 from lipscale.layers.evaluation import evaluation_mode
@@ -79,7 +78,7 @@ def measure_robustness(
     epsilons: Sequence[float],
     attack: Attack,
     box: Box | None,
-    certificate: Certificate | None = None,
+    proof: Proof | None = None,
     cache: Cache = lambda name: {},
     on_progress: Progress = lambda what, done, total: None,
 ) -> Robustness:
@@ -93,7 +92,7 @@ def measure_robustness(
         epsilons: the l2 radii of the attacks, in the units of the input.
         attack: which attack, and how thorough.
         box: the range of input values, (0, 1) for pixels; None where there is none.
-        certificate: what is held against the attacks; by default it is made of the network.
+        proof: What is held against the attacks; by default it is made of the network.
         cache: where the finished parts of each attack are kept, by name.
         on_progress: called with what is being done, how much of it is done, and out of how much.
 
@@ -113,16 +112,16 @@ def measure_robustness(
         raise UserError(f"an attack needs epsilon > 0, got {list(epsilons)}")
     inputs, labels = as_input(samples.inputs), samples.labels.long()
     with evaluation_mode(net):
-        certificate = certificate or certify(net, inputs)
-        logits = torch.cat([net(batch) for batch in inputs.split(BATCH)])
-        radii, weights, rows = certificate.radius(logits, labels), digest(net, inputs, labels), {}
+        proof = proof or prove(net, inputs.shape[1:])
+        certificate, weights, rows = proof(inputs), digest(net, inputs, labels), {}
+        radii = certificate.radius(labels)
         for name, eps in zip(epsilon_names(epsilons), epsilons, strict=True):
 
             def progress(part: str, done: int, total: int, name: str = name) -> None:
                 on_progress(f"{part} at {name}", done, total)
 
             trial = Trial(net, inputs, labels, eps, attack, box, progress)
-            rows[name] = _measure(trial, certificate, radii, cache(cache_name(trial, weights, name)), name)
+            rows[name] = _measure(trial, proof, radii, cache(cache_name(trial, weights, name)), name)
     is_pgd = attack.name == "pgd"
     return Robustness(
         attack=attack.name,
@@ -130,14 +129,14 @@ def measure_robustness(
         steps=attack.steps if is_pgd else None,
         restarts=attack.restarts if is_pgd else None,
         samples=len(labels),
-        accuracy=float((logits.argmax(1) == labels).double().mean()),
+        accuracy=float((certificate.logits.argmax(1) == labels).double().mean()),
         at=rows,
     )
 
 
-def _measure(trial: Trial, certificate: Certificate, radii: Tensor, kept: Kept, name: str) -> RobustnessAt:
+def _measure(trial: Trial, proof: Proof, radii: Tensor, kept: Kept, name: str) -> RobustnessAt:
     """What is left at one epsilon."""
-    broken = broken_at(trial, kept)
+    broken = broken_at(trial, proof, kept)
     _require_order(radii, broken, name)
     certified = (radii >= trial.epsilon) & (radii > 0)
     share = float((broken.isinf() | certified).double().mean())
@@ -146,7 +145,7 @@ def _measure(trial: Trial, certificate: Certificate, radii: Tensor, kept: Kept, 
         certified_accuracy=float(certified.double().mean()),
         robust_accuracy=share,
         interval=share_interval(share, len(radii)),
-        calibration=_calibration(trial, certificate),
+        calibration=_calibration(trial, proof),
     )
 
 
@@ -162,7 +161,7 @@ def _require_order(radii: Tensor, broken: Tensor, epsilon: str) -> None:
         )
 
 
-def _calibration(trial: Trial, certificate: Certificate) -> CalibrationUnderAttack:
+def _calibration(trial: Trial, proof: Proof) -> CalibrationUnderAttack:
     """ECE and mean confidence before and after each calibration attack, and the proven range of the latter."""
     net, inputs, labels, epsilon = trial.net, trial.inputs, trial.labels, trial.epsilon
 
@@ -174,8 +173,10 @@ def _calibration(trial: Trial, certificate: Certificate) -> CalibrationUnderAtta
 
     found: dict[str, list[Tensor]] = {"clean": [], "over": [], "under": [], "maximum": []}
     everywhere = torch.full((len(inputs),), epsilon, dtype=torch.float64, device=inputs.device)
-    for k, (clean, attacked) in enumerate(attack_batches(net, certificate, inputs, everywhere, points)):
-        found["clean"].append(clean)
+    ends: list[Tensor] = []
+    for k, (certificate, attacked) in enumerate(attack_batches(proof, inputs, everywhere, points)):
+        found["clean"].append(certificate.logits)
+        ends.append(torch.stack(certificate.confidence(epsilon)))
         for kind, held in attacked.items():
             if held.broken.any():
                 raise UnsoundError(
@@ -185,10 +186,9 @@ def _calibration(trial: Trial, certificate: Certificate) -> CalibrationUnderAtta
             found[kind].append(held.logits)
         trial.on_progress("calibration attacks", k + 1, -(-len(inputs) // BATCH))
     logits = {kind: torch.cat(parts) for kind, parts in found.items()}
-    lower, upper = (float(end.mean()) for end in certificate.confidence(logits["clean"], epsilon))
+    lower, upper = torch.cat(ends, 1).mean(1).tolist()
     bins = bins_for(len(labels))
     rows = {
-        kind: Confidence(ece(z, labels, bins), float(torch.softmax(z.double(), 1).amax(1).mean()))
-        for kind, z in logits.items()
+        kind: Confidence(ece(z, labels, bins), float(torch.softmax(z, 1).amax(1).mean())) for kind, z in logits.items()
     }
     return CalibrationUnderAttack(**rows, certified_confidence=(lower, upper))
