@@ -10,7 +10,7 @@ from torch import nn
 from conftest import lipscale
 from lipscale import models, register_rule, set_lipschitz
 from lipscale.bounds.walk import RULES
-from lipscale.certificates import audit, certify
+from lipscale.certificates import audit, prove
 from lipscale.certificates.slopes import climb, steepest_direction
 from lipscale.data import load_dataset
 from lipscale.layers import ConvexResidual, OrthoLinear, Scale
@@ -50,14 +50,14 @@ def test_a_rule_that_lies_is_found_out(images):
     assert result.tightness == pytest.approx(4, rel=1e-2)
 
 
-def test_a_certificate_that_is_given_is_the_one_that_is_tried(images):
+def test_a_proof_that_is_given_is_the_one_that_is_tried(images):
     net = models.mlp(10, (1, 8, 8), 32).eval()
-    true = certify(net, images)
+    true = prove(net, images.shape[1:])
     lie = dataclasses.replace(true, bound=true.bound / 2, pairwise=true.pairwise / 4)
     seen = []
     knobs = {"pairs": 100, "steps": 20, "on_progress": lambda what, done, total: seen.append((what, done, total))}
-    assert audit(net, images, certificate=true, **knobs).violations == 0
-    assert audit(net, images, certificate=lie, **knobs).violations > 40
+    assert audit(net, images, proof=true, **knobs).violations == 0
+    assert audit(net, images, proof=lie, **knobs).violations > 40
     assert ("attacks on certified samples", 80, 80) in seen
     assert seen[-1] == ("slopes between pairs of points", 100, 100)
 
@@ -87,7 +87,7 @@ def test_a_violation_is_exit_code_one(tmp_path, monkeypatch):
     from typer.testing import CliRunner
 
     from lipscale.cli import app
-    from lipscale.runs.run import train
+    from lipscale.runs import train
     from lipscale.runs.settings import Settings
 
     train(Settings(limit=300, epochs=1, phase2_epochs=0, width=8, out=tmp_path / "r", device="cpu"))

@@ -10,23 +10,23 @@ from torch import nn
 from lipscale import Certificate, certify, models, register_rule, set_lipschitz
 from lipscale.bounds.walk import RULES
 from lipscale.certificates import certified_accuracy, certified_accuracy_curve
-from lipscale.certificates.rounding import ROUNDING_FACTOR
+from lipscale.certificates.forward_error import Affine
 from lipscale.data import load_dataset
 from lipscale.errors import UserError
 from lipscale.layers import OrthoLinear
-from lipscale.layers.evaluation import evaluation_mode
 from lipscale.losses import margin
 
 
-def generic(bound, classes, rounding=0.0):
-    """A certificate with sqrt(2) B for every pair."""
-    return Certificate(bound, torch.full((classes, classes), math.sqrt(2) * bound, dtype=torch.float64), rounding)
+def generic(bound, logits, error=0.0):
+    """A certificate with sqrt(2) B for every pair, of logits that may be off by so much."""
+    classes = logits.shape[1]
+    pairwise = torch.full((classes, classes), math.sqrt(2) * bound, dtype=torch.float64)
+    return Certificate(bound, pairwise, logits.double(), torch.zeros(len(logits)).double(), Affine(0.0, error))
 
 
 def radii_of(net, inputs, labels=None):
     """Certify and measure, whatever layers the network is made of."""
-    with evaluation_mode(net):
-        return certify(net, inputs, even_unconstrained=True).radius(net(inputs), labels)
+    return certify(net, inputs, even_unconstrained=True).radius(labels)
 
 
 @pytest.fixture(scope="module")
@@ -69,10 +69,17 @@ def test_the_margin_by_hand():
 
 def test_the_radius_by_hand_and_zero_for_a_wrong_prediction():
     z = torch.tensor([[3.0, 1.0], [3.0, 1.0]])
-    radii = generic(2.0, 2).radius(z, torch.tensor([0, 1]))
+    radii = generic(2.0, z).radius(torch.tensor([0, 1]))
     assert radii.tolist() == pytest.approx([2 / (math.sqrt(2) * 2), 0.0])
-    pairs = Certificate(2.0, torch.tensor([[0.0, 4.0, 1.0]] * 3, dtype=torch.float64), 0.5)
-    assert pairs.radius(torch.tensor([[3.0, 1.0, 2.0]])).tolist() == pytest.approx([min(1.5 / 4, 0.5 / 1)])
+    # an error of 0.1 at x and at x' takes 2 sqrt(2) 0.1 off every gap; one of slope s makes every pair's constant larger
+    z, norms = torch.tensor([[3.0, 1.0, 2.0]]).double(), torch.tensor([5.0]).double()
+    pairwise = torch.tensor([[0.0, 4.0, 1.0]] * 3, dtype=torch.float64)
+    fixed = Certificate(2.0, pairwise, z, norms, Affine(0.0, 0.1))
+    off = 2 * math.sqrt(2) * 0.1
+    assert fixed.radius().tolist() == pytest.approx([min((2 - off) / 4, (1 - off) / 1)])
+    growing = Certificate(2.0, pairwise, z, norms, Affine(0.01, 0.0))
+    off, slope = 2 * math.sqrt(2) * 0.01 * 5, math.sqrt(2) * 0.01
+    assert growing.radius().tolist() == pytest.approx([min((2 - off) / (4 + slope), (1 - off) / (1 + slope))])
 
 
 def test_radii_agree_with_torchlips_certificate_for_a_jointly_lipschitz_head():
@@ -99,8 +106,8 @@ def test_the_radius_of_a_linear_classifier_is_the_distance_to_its_boundary():
 def test_pairs_never_give_a_smaller_radius_than_the_generic_constant(trained):
     net, x, y = trained
     certificate = certify(net, x)
-    plain = generic(certificate.bound, 10, certificate.rounding)
-    assert (certificate.radius(net(x), y) >= plain.radius(net(x), y)).all()
+    plain = generic(certificate.bound, certificate.logits, 1e-9)
+    assert (certificate.radius(y) >= plain.radius(y)).all()
 
 
 def test_radii_are_invariant_under_temperature_scaling():
@@ -114,22 +121,9 @@ def test_radii_are_invariant_under_temperature_scaling():
         torch.testing.assert_close(radii_of(net, x), before, rtol=1e-9, atol=0)
 
 
-def test_rounding_is_measured_and_taken_off(trained):
+def test_the_answers_are_the_networks_own_to_float32(trained):
     net, x, _ = trained
-    single, double = certify(net, x), certify(_double(net), x.double(), even_unconstrained=True)
-    assert double.rounding == 0
-    assert 0 < single.rounding < 1e-3
-    gap = (net(x) - _double(net)(x.double())).abs().max()
-    assert single.rounding >= ROUNDING_FACTOR * float(gap)  # a few inputs speak for all, with room to spare
-    z = net(x).double()
-    expected = (margin(z) - single.rounding).clamp(min=0) / single.pairwise[0, 1]
-    torch.testing.assert_close(single.radius(z), expected, rtol=1e-4, atol=1e-9)
-
-
-def _double(net):
-    from lipscale import export_plain
-
-    return export_plain(net).double()
+    torch.testing.assert_close(certify(net, x).logits.float(), net(x).detach(), rtol=1e-5, atol=1e-5)
 
 
 def test_certifying_leaves_the_mode_alone():
@@ -141,11 +135,11 @@ def test_certifying_leaves_the_mode_alone():
 
 def test_no_norm_is_computed_twice(monkeypatch):
     """The bound and the constants behind the head come from one walk."""
-    from lipscale.bounds import lipscale_rules
+    from lipscale.bounds import torch_rules  # the network answers in ordinary layers
 
     calls = []
-    measured = lipscale_rules.matrix_norm
-    monkeypatch.setattr(lipscale_rules, "matrix_norm", lambda w: calls.append(w.shape) or measured(w))
+    measured = torch_rules.matrix_norm
+    monkeypatch.setattr(torch_rules, "matrix_norm", lambda w: calls.append(w.shape) or measured(w))
     certify(models.mlp(5, 8, 16, depth=3), torch.rand(2, 8))
     assert len(calls) == 4
 
@@ -153,8 +147,8 @@ def test_no_norm_is_computed_twice(monkeypatch):
 def test_accuracy_is_that_of_the_radii(trained):
     net, x, y = trained
     certificate = certify(net, x)
-    expected = certified_accuracy(certificate.radius(net(x), y), [0.0, 0.1, 0.5])
-    assert certificate.accuracy(net(x), y, [0.0, 0.1, 0.5]) == expected
+    expected = certified_accuracy(certificate.radius(y), [0.0, 0.1, 0.5])
+    assert certificate.accuracy(y, [0.0, 0.1, 0.5]) == expected
     assert 1 > expected["0"] > expected["0.1"] > expected["0.5"]
 
 
@@ -195,8 +189,8 @@ def test_no_attack_just_inside_the_radius_changes_the_class_and_a_larger_one_doe
 def test_no_attack_drives_the_confidence_out_of_its_range(trained, epsilon):
     net, x, _ = trained
     predicted = net(x).argmax(1, keepdim=True)
-    lower, upper = certify(net, x).confidence(net(x), epsilon)
-    p = net(x).detach().double().softmax(1).gather(1, predicted).squeeze(1)
+    lower, upper = certify(net, x).confidence(epsilon)
+    p = certify(net, x).logits.softmax(1).gather(1, predicted).squeeze(1)
     assert (lower <= p).all()
     assert (p <= upper).all()
     if epsilon == 0:
@@ -205,7 +199,7 @@ def test_no_attack_drives_the_confidence_out_of_its_range(trained, epsilon):
     radius = torch.full((len(x),), epsilon * 0.9999)
     for sign in (1, -1):
         found = attack(lambda v, s=sign: s * net(v).log_softmax(1).gather(1, predicted), x, radius)
-        q = net(found).detach().double().softmax(1).gather(1, predicted).squeeze(1)
+        q = certify(net, found).logits.softmax(1).gather(1, predicted).squeeze(1)
         assert (lower <= q).all()
         assert (q <= upper).all()
         assert (q - p).abs().max() > 0.2 * (p - lower if sign < 0 else upper - p).max()  # it moved
@@ -213,7 +207,7 @@ def test_no_attack_drives_the_confidence_out_of_its_range(trained, epsilon):
 
 def test_the_confidence_range_by_hand():
     z = torch.tensor([[2.0, 0.0, -1.0]], dtype=torch.float64)
-    lower, upper = generic(1.0, 3).confidence(z, 0.5)
+    lower, upper = generic(1.0, z).confidence(0.5)
     moved = math.sqrt(2) * 0.5
     assert float(lower) == pytest.approx(1 / (1 + math.exp(-2 + moved) + math.exp(-3 + moved)))
     assert float(upper) == pytest.approx(1 / (1 + math.exp(-2 - moved) + math.exp(-3 - moved)))
@@ -226,7 +220,7 @@ def test_the_certified_brier_score_holds_under_attack(trained):
     found = attack(lambda v: nn.functional.cross_entropy(net(v), y, reduction="none"), x, radius * 0.9999)
     from lipscale.metrics import brier
 
-    clean, attacked, bound = brier(net(x), y), brier(net(found), y), certificate.brier(net(x), y, 0.1)
+    clean, attacked, bound = brier(net(x), y), brier(net(found), y), certificate.brier(y, 0.1)
     assert clean < attacked <= bound <= 2
 
 
@@ -234,7 +228,7 @@ def test_the_certified_brier_score_holds_under_attack(trained):
 def test_impossible_epsilons_are_refused(trained, epsilon):
     net, x, _ = trained
     with pytest.raises(UserError, match="epsilon"):
-        certify(net, x).confidence(net(x), epsilon)
+        certify(net, x).confidence(epsilon)
     with pytest.raises(UserError, match="epsilon"):
         certified_accuracy(torch.ones(2), [epsilon])
 
@@ -258,9 +252,9 @@ def test_reduced_precision_is_refused(trained):
 
 def test_confidence_is_a_number_however_large_epsilon_is():
     z = torch.tensor([[300.0, 0.0, -1.0]], dtype=torch.float64)
-    lower, upper = generic(1e4, 3).confidence(z, 10.0)
-    assert (float(lower), float(upper)) == (0.0, 1.0)
-    assert generic(1e4, 3).brier(z, torch.tensor([1]), 10.0) == 2.0
+    lower, upper = generic(1e4, z).confidence(10.0)
+    assert (float(lower), float(upper)) == (0.0, pytest.approx(1.0))
+    assert generic(1e4, z).brier(torch.tensor([1]), 10.0) == 2.0
 
 
 def test_classes_that_move_together_never_change_places():
@@ -290,20 +284,16 @@ def test_the_head_of_a_network_with_a_forward_of_its_own_is_not_trusted():
         del RULES[Tripled]
 
 
-def test_rounding_is_measured_where_it_is_largest(trained):
+@pytest.mark.parametrize("labels", [torch.tensor([0]), torch.zeros(3, 2, dtype=torch.long)])
+def test_labels_that_do_not_fit_are_refused(labels):
+    with pytest.raises(UserError, match="3 labels"):
+        generic(1.0, torch.zeros(3, 4)).radius(labels)
+
+
+def test_inputs_that_cannot_be_certified_are_refused(trained):
     net, x, _ = trained
-    mixed = torch.cat((torch.zeros_like(x[:8]), 1e4 * x[8:]))
-    assert certify(net, mixed).rounding > 100 * certify(net, x[:8]).rounding
-
-
-@pytest.mark.parametrize(
-    ("logits", "labels"),
-    [
-        (torch.zeros(3, 4), torch.tensor([0])),
-        (torch.zeros(3, 4, 2), torch.zeros(3, dtype=torch.long)),
-        (torch.zeros(3, 4).bfloat16(), torch.zeros(3, dtype=torch.long)),
-    ],
-)
-def test_logits_and_labels_that_do_not_fit_are_refused(logits, labels):
-    with pytest.raises(UserError):
-        generic(1.0, 4).radius(logits, labels)
+    with pytest.raises(UserError, match="float32 or float64 inputs"):
+        certify(net, x.bfloat16())
+    with pytest.raises(UserError, match=r"inputs \(N, ...\)"):
+        certify(net, torch.tensor(1.0))
+    assert certify(net, x[:0]).radius().shape == (0,)
