@@ -116,11 +116,7 @@ def measure_robustness(
         certificate, weights, rows = proof(inputs), digest(net, inputs, labels), {}
         radii = certificate.radius(labels)
         for name, eps in zip(epsilon_names(epsilons), epsilons, strict=True):
-
-            def progress(part: str, done: int, total: int, name: str = name) -> None:
-                on_progress(f"{part} at {name}", done, total)
-
-            trial = Trial(net, inputs, labels, eps, attack, box, progress)
+            trial = Trial(net, inputs, labels, eps, attack, box, _progress_at(name, on_progress))
             rows[name] = _measure(trial, proof, radii, cache(cache_name(trial, weights, name)), name)
     is_pgd = attack.name == "pgd"
     return Robustness(
@@ -132,6 +128,10 @@ def measure_robustness(
         accuracy=float((certificate.logits.argmax(1) == labels).double().mean()),
         at=rows,
     )
+
+
+def _progress_at(name: str, on_progress: Progress) -> Progress:
+    return lambda what, done, total: on_progress(f"{what} at {name}", done, total)
 
 
 def _measure(trial: Trial, proof: Proof, radii: Tensor, kept: Kept, name: str) -> RobustnessAt:
