@@ -10,12 +10,11 @@ import time
 
 import torch
 
-from lipscale import get_lipschitz, models, set_lipschitz
+from lipscale import estimate_means, fit, get_lipschitz, models, set_lipschitz
 from lipscale._random import seeded
 from lipscale.certificates import audit
-from lipscale.data import channel_means, load_dataset
-from lipscale.runs.settings import Settings
-from lipscale.training import ListTraining
+from lipscale.data import load_dataset
+from lipscale.data.dataset import channel_means
 
 CONSTANTS = (0.01, 0.1, 1.0, 10.0, 128.0)
 NETWORKS = {
@@ -29,11 +28,12 @@ def network(name, constant, digits, epochs):
     """One of the networks, trained at a fixed constant."""
     with seeded(0, "weights"):
         net = NETWORKS[name](channel_means(digits.train))
-    set_lipschitz(net, constant)
     if epochs:
-        settings = Settings(method="fixed", lipschitz=constant, epochs=epochs)
-        ListTraining(net, digits.train, None, settings).run()
-    return net.eval()
+        fit(net, digits.train, method="fixed", lipschitz=constant, epochs=epochs, progress=False)
+    else:
+        set_lipschitz(net, constant)
+        estimate_means(net.eval(), [digits.train.inputs])
+    return net
 
 
 def main():

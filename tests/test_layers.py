@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from orthogonium.layers.conv.AOC import AdaptiveOrthoConv2d
 from orthogonium.layers.conv.AOC.rko_conv import RKOParametrizer
 
-from conftest import dense
+from conftest import centred, dense
 from lipscale.bounds import lipschitz_bound
 from lipscale.errors import UserError
 from lipscale.layers import (
@@ -231,7 +231,7 @@ class TestGramSchmidt:
 def test_handwritten_gradients_equal_numerical_ones_and_plain_operations():
     number = lambda *shape: torch.randn(shape, dtype=torch.float64, requires_grad=True)  # noqa: E731
     block_of_one = ConvexResidual(torch.nn.Identity()).double()
-    block_of_one.scale.fill_(1.7)
+    block_of_one.sigma.fill_(1.7)
     centering = BatchCentering(3).double().train()
     cases = {
         "kernel": (compose, (number(4, 2, 1, 3), number(2, 4, 2))),
@@ -349,7 +349,7 @@ def test_estimated_means_are_the_training_means_at_every_depth_and_survive_a_cha
 
 
 def test_centering_in_evaluation_moves_nothing():
-    layer = BatchCentering(3).eval()
+    layer = centred(BatchCentering(3), torch.randn(4, 3, 2, 2))
     before = {k: v.clone() for k, v in layer.state_dict().items()}
     layer(torch.randn(4, 3, 2, 2) + 5)
     assert all(torch.equal(before[k], v) for k, v in layer.state_dict().items())
@@ -358,7 +358,7 @@ def test_centering_in_evaluation_moves_nothing():
 def test_the_residual_is_a_convex_blend_with_a_scaled_skip():
     branch = OrthoLinear(4, 4, bias=False)
     block = ConvexResidual(branch).double().eval()
-    block.scale.fill_(0.5)
+    block.sigma.fill_(0.5)
     block.blend.data.fill_(0.7)
     x = torch.randn(3, 4, dtype=torch.float64)
     alpha = torch.sigmoid(torch.tensor(0.7, dtype=torch.float64))
@@ -383,8 +383,8 @@ def test_impossible_convolutions_are_named():
 
 
 def test_torch_func_and_channels_last_see_the_same_network():
-    net = resnet18(3, 2, 4).double().eval()
     x = torch.randn(2, 2, 8, 8, dtype=torch.float64)
+    net = centred(resnet18(3, 2, 4).double(), x)
     torch.testing.assert_close(net(x.contiguous(memory_format=torch.channels_last)), net(x))
     ordinary = torch.autograd.functional.jacobian(lambda v: net(v[None])[0], x[0])
     torch.testing.assert_close(torch.func.jacrev(lambda v: net(v[None])[0])(x[0]), ordinary)

@@ -70,7 +70,8 @@ def load(folder: str | Path, *, device: str | None = None) -> Run:
     changed = [name for name, digest in fingerprints(folder).items() if trained_with.get(name) != digest]
     if changed:
         raise UnusableError(
-            f"{' and '.join(changed)} of {folder} is not what the network was trained with: put the old one back"
+            f"{' and '.join(changed)} of {folder} is not what the network of {MODEL} was trained with: "
+            "put the old one back"
         )
     load_network(net, tensors, folder / MODEL)
     net = net.eval().to(pick_device(device or settings.device))
