@@ -71,7 +71,7 @@ def test_the_radius_by_hand_and_zero_for_a_wrong_prediction():
     z = torch.tensor([[3.0, 1.0], [3.0, 1.0]])
     radii = generic(2.0, z).radius(torch.tensor([0, 1]))
     assert radii.tolist() == pytest.approx([2 / (math.sqrt(2) * 2), 0.0])
-    # an error of 0.1 at x and at x' takes 2 sqrt(2) 0.1 off every gap; one of slope s makes every pair's constant larger
+    # an error of 0.1 at x and at x' takes 2 sqrt(2) 0.1 off every gap; a slope makes every pair's constant larger, too
     z, norms = torch.tensor([[3.0, 1.0, 2.0]]).double(), torch.tensor([5.0]).double()
     pairwise = torch.tensor([[0.0, 4.0, 1.0]] * 3, dtype=torch.float64)
     fixed = Certificate(2.0, pairwise, z, norms, Affine(0.0, 0.1))

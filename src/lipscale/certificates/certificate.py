@@ -80,7 +80,7 @@ class Certificate:
         gaps = self._gaps(chosen)
         gaps.scatter_(1, chosen.unsqueeze(1), math.inf)  # the sum is over the other classes
         rivals_most, rivals_least = (torch.exp(sign * moved - gaps).sum(1) for sign in (1, -1))
-        return ROUNDING / (1 + rivals_most), 1 / (1 + rivals_least) / ROUNDING
+        return ROUNDING / (1 + rivals_most), (1 / (1 + rivals_least) / ROUNDING).clamp(max=1)
 
     def brier(self, labels: Tensor, epsilon: float) -> float:
         """A bound on the Brier score of the inputs under every change up to epsilon: mean of 2 (1 - lower p_y)^2.
