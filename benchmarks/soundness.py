@@ -12,7 +12,7 @@ import torch
 
 from lipscale import estimate_means, fit, get_lipschitz, models, set_lipschitz
 from lipscale._random import seeded
-from lipscale.certificates.audit import audit
+from lipscale.certificates import audit
 from lipscale.data import load_dataset
 from lipscale.data.dataset import channel_means
 

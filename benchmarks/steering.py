@@ -9,8 +9,8 @@ from scipy.special import logsumexp
 
 from benchmarks.contestants import BATCH, SIZE
 from benchmarks.measure import interleaved
+from lipscale import certify
 from lipscale.calibration.temperature import fit_temperature
-from lipscale.certificates import certify
 from lipscale.data import Samples
 from lipscale.layers import estimate_means, evaluation_mode
 from lipscale.training.inference import predict_logits

@@ -116,3 +116,11 @@ def test_peers_linear_layers_become_plain():
     assert type(plain[0]) is nn.Linear
     x = torch.randn(5, 4)
     torch.testing.assert_close(plain(x), net(x))
+
+
+def test_weights_that_were_written_behind_torchs_back_are_exported():
+    net = models.mlp(3, 4, 8).eval()
+    x = torch.rand(2, 4)
+    before = net(x).detach()
+    net.head.sigma.data.fill_(7)  # its bias is zero
+    torch.testing.assert_close(export_plain(net)(x).detach(), 7 * before)

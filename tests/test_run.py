@@ -104,7 +104,7 @@ def test_predictions_carry_class_probability_and_radius(finished, tmp_path):
     torch.testing.assert_close(inputs[6], inputs[0], atol=2e-3, rtol=0)
     answers = predict(finished, inputs, names)
     logits = finished.net(inputs).detach()
-    radii = lipscale.certify(finished.net, inputs).radius(logits)
+    radii = lipscale.certify(finished.net, inputs).radius()
     for i, answer in enumerate(answers):
         assert answer.label == finished.classes[int(logits[i].argmax())]
         assert answer.probability == pytest.approx(float(logits[i].softmax(0).max()), abs=1e-6)

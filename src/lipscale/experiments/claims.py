@@ -18,7 +18,7 @@ from lipscale import runs
 from lipscale.bounds.constant import get_lipschitz, set_lipschitz
 from lipscale.calibration.feedback import has_settled
 from lipscale.calibration.temperature import measure_temperature
-from lipscale.certificates.certificate import Certificate
+from lipscale.certificates import certify
 from lipscale.errors import UserError
 from lipscale.experiments import recipes
 from lipscale.experiments.figures import relative_spread
@@ -289,10 +289,10 @@ def radii_are_invariant(profile: Profile, results: Results, data: str) -> Verdic
     inputs, _ = runs.first_test_samples(run, 500)
     constant, worst = get_lipschitz(run.net), 0.0
     with evaluation_mode(run.net):
-        before = Certificate.of(run.net, inputs).radius(run.net(inputs))
+        before = certify(run.net, inputs).radius(run.net(inputs))
         for temperature in (0.1, 0.5, 2.0, 10.0):
             set_lipschitz(run.net, constant / temperature)
-            after = Certificate.of(run.net, inputs).radius(run.net(inputs))
+            after = certify(run.net, inputs).radius(run.net(inputs))
             worst = max(worst, float((after - before).abs().max() / before.max()))
     return Verdict(
         "certified radii are invariant under temperature scaling",

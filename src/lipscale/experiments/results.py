@@ -7,7 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from lipscale.certificates.certificate import certified_accuracy, epsilon_names
+from lipscale.certificates import certified_accuracy, epsilon_names
 from lipscale.errors import UserError
 from lipscale.experiments.plan import Planned, Row, describe
 from lipscale.metrics import ece_limit

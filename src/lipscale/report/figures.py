@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from lipscale.certificates.certificate import certified_accuracy_curve
+from lipscale.certificates import certified_accuracy_curve
 from lipscale.metrics import Bins, Floor, ece_floor, reliability
 from lipscale.report.record import Answers, Facts
 from lipscale.report.theme import BAD, FAINT, GOOD, INK, colour, style

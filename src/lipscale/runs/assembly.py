@@ -1,6 +1,5 @@
 """From settings to the parts of a run: the data, the network, the device, and a training that is ready to start."""
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from lipscale import models
 from lipscale._random import seeded
 from lipscale.attacks.ball import Box
 from lipscale.data import (
@@ -23,38 +23,22 @@ from lipscale.data import (
     split_calibration,
 )
 from lipscale.errors import UserError
-from lipscale.models import convnet, mlp, parts_of, resnet18
 from lipscale.runs.settings import Settings, replace
 from lipscale.training.batches import SampleBatches
 from lipscale.training.fitting import DEFAULT_BATCH_SIZE
 from lipscale.training.optimizer import default_learning_rate
 
-DEFAULT_WIDTH = {"resnet18": 64, "convnet": 32, "mlp": 256}
-# up to this many pixels the MLP serves better than a convolution
-TINY_IMAGE = 16 * 16
-
 
 def build_network(settings: Settings, classes: int, preprocessing: Preprocessing) -> nn.Sequential:
     """The network that the resolved settings name, initialised from the run's seed."""
-    shape, mean = preprocessing.input_shape, preprocessing.mean
-    width = settings.width or DEFAULT_WIDTH[settings.model]
-    if settings.model != "mlp" and len(shape) != 3:
-        raise UserError(f"{settings.model} takes images; for rows of {shape[0]} numbers use the model mlp")
-    layers = settings.layers if settings.is_constrained else "plain"
-    parts = parts_of(layers=layers, padding=settings.padding)
     with seeded(settings.seed, "weights"):
-        if settings.model == "mlp":
-            return mlp(classes, shape, width, depth=settings.depth, mean=mean, parts=parts)
-        if settings.model == "convnet":
-            return convnet(classes, shape[0], width, mean=mean, parts=parts)
-        return resnet18(classes, shape[0], width, image_size=min(shape[1:]), mean=mean, parts=parts)
-
-
-def resolve_model(model: str, shape: tuple[int, ...]) -> str:
-    """The model by name; auto takes what suits the inputs."""
-    if model != "auto":
-        return model
-    return "mlp" if len(shape) == 1 or math.prod(shape[1:]) <= TINY_IMAGE else "convnet"
+        return models.build(
+            settings,
+            classes,
+            preprocessing.input_shape,
+            mean=preprocessing.mean,
+            constrained=settings.is_constrained,
+        )
 
 
 def suitable_augmentation(usual: str, model: str) -> str:
@@ -111,14 +95,14 @@ def resolve(settings: Settings, dataset: Dataset, preprocessing: Preprocessing) 
     shape = preprocessing.input_shape
     changes: dict[str, Any] = {}
     if settings.model == "auto":
-        changes["model"] = resolve_model(settings.model, shape)
+        changes["model"] = models.suitable_model(shape)
     if settings.batch_size is None:
         held_out = round(settings.calibration_fraction * len(dataset.train)) if settings.method == "list" else 0
         changes["batch_size"] = max(1, min(DEFAULT_BATCH_SIZE, len(dataset.train) - held_out))
     if settings.learning_rate is None:
         changes["learning_rate"] = default_learning_rate(settings)
     if settings.width is None:
-        changes["width"] = DEFAULT_WIDTH[changes.get("model", settings.model)]
+        changes["width"] = models.DEFAULT_WIDTH[changes.get("model", settings.model)]
     if settings.augmentation == "auto":
         changes["augmentation"] = suitable_augmentation(dataset.augmentation, changes.get("model", settings.model))
     elif settings.augmentation != "none" and len(shape) == 1:
