@@ -152,7 +152,7 @@ def test_signals_finish_the_batch_save_and_say_how_to_go_on(tmp_path, name, code
     process.send_signal(name)
     _, error = process.communicate(timeout=120)
     assert process.returncode == code
-    assert f"go on with: lipscale train --resume {tmp_path / 'run'}" in error
+    assert f"go on with lipscale train --resume {tmp_path / 'run'}" in error
     assert "Traceback" not in error
     assert not (tmp_path / "run" / "metrics.json").exists()
     console("train", "--resume", tmp_path / "run")

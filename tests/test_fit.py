@@ -289,6 +289,15 @@ class TestTheResult:
         assert isinstance(centering, BatchCentering)
         torch.testing.assert_close(centering.scale * centering.mean, mean, atol=1e-6, rtol=1e-5)
 
+    @pytest.mark.parametrize("offset", [0.0, 2.0])
+    def test_the_offset_enters_the_loss(self, offset):
+        """One batch of all rows, so that the first loss is that of the network as it came."""
+        net, (inputs, labels) = network(), DATA.tensors
+        with torch.no_grad():
+            expected = lipscale.offset_cross_entropy(net.train()(inputs), labels, offset=offset)
+        result = fit(net, DATA, epochs=1, method="fixed", offset=offset, progress=False)
+        assert result.history[0].loss == pytest.approx(float(expected), rel=1e-5)
+
     def test_class_weights_count_by_what_is_there(self):
         plain, balanced, by_hand = (
             quick(network(), DATA, class_weights=w).history for w in ("none", "balanced", (1.0, 1.5, 3.0))

@@ -20,10 +20,11 @@ from lipscale.errors import DivergedError
 from lipscale.layers import BatchCentering, ConvexResidual, GroupSort2, L2NormPool2d, OrthoConv2d, OrthoLinear
 from lipscale.layers.evaluation import evaluation_mode
 from lipscale.runs.settings import Settings, replace
-from lipscale.training import algorithm_1, methods
+from lipscale.training import TrainingSettings, algorithm_1, methods
+from lipscale.training import epoch as epoch_module
 from lipscale.training.inference import predict_logits
 from lipscale.training.optimizer import PlannedAdamW, set_share
-from lipscale.training.plan import falling_share
+from lipscale.training.plan import Plan, falling_share
 
 QUICK = Settings(epochs=3, phase2_epochs=2, batch_size=64)
 PAPER = replace(QUICK, feedback="paper", optimizer="schedulefree")
@@ -296,6 +297,33 @@ class TestThePlan:
         training, shares = self.shares(digits_split, replace(early, warmup_steps=0))
         assert training.epochs_of(1) == 2
         assert shares[2:] == pytest.approx([(1 - 0.97 * 0.2) * 0.5])
+
+    @pytest.mark.parametrize(
+        ("changes", "expected"),
+        [
+            ({}, (36, 4, 0.03, False)),  # the steady rule carries a plan out whole
+            ({"epochs": 9}, (9, 0, 0.0, False)),
+            ({"phase2_epochs": 7}, (40, 7, 0.03, False)),
+            ({"phase2_epochs": 0}, (40, 0, 0.0, False)),
+            ({"phase1_only": True}, (36, 4, 0.03, False)),
+            ({"feedback": "paper"}, (36, 4, 0.03, True)),
+            ({"optimizer": "schedulefree"}, (36, 4, 0.0, True)),
+            ({"method": "fixed"}, (40, 0, 0.0, False)),
+            ({"method": "standard", "phase2_epochs": 3}, (40, 0, 0.0, False)),
+        ],
+    )
+    def test_what_the_settings_ask_for(self, changes, expected):
+        plan = Plan.of(TrainingSettings(**{"epochs": 40, **changes}))
+        assert (plan.phase1_epochs, plan.phase2_epochs, plan.left, plan.stops_early) == expected
+
+    @pytest.mark.parametrize(("batches", "expected"), [(1, 1), (3, 3), (50, 5)])
+    def test_so_many_batches_estimate_the_means(self, digits_split, monkeypatch, batches, expected):
+        """Of five; they are training inputs, and no step is taken on them."""
+        seen = []
+        monkeypatch.setattr(epoch_module, "estimate_means", lambda net, inputs: seen.append(len(list(inputs))))
+        settings = Settings(epochs=2, phase2_epochs=0, batch_size=64, centering_batches=batches)
+        algorithm_1(make(digits_split, settings))
+        assert seen == [expected] * 2
 
     def test_the_feedback_knows_the_budget(self, digits_split):
         assert make(digits_split, Settings(epochs=40)).scheduler.feedback.budget == 36
