@@ -40,8 +40,8 @@ class TestPool:
         assert outcome.failed == []
         assert len(outcome.made) == 3
         unit, retrained, ours = (read_result(folder, run) for run in plan)
-        assert retrained.constant == pytest.approx(1 / unit.metrics["temperature"])
-        assert unit.robust["samples"] == 20
+        assert retrained.constant == pytest.approx(1 / unit.metrics.temperature)
+        assert unit.robust.samples == 20
         assert ours.epochs == 2
         assert len(Results(folder, plan)) == 3
         assert Results(folder, plan).of(Row("x", tuple(plan)))[0].constant == 1
@@ -170,7 +170,7 @@ class TestPool:
         assert done.returncode == 0, done.stderr
         rows = list(csv.DictReader((tmp_path / "sweeps" / "grid" / "table.csv").open()))
         whole = carry_out(shared(rows_of(read_grid(tmp_path / "grid.yaml"))[0].runs), tmp_path / "whole", jobs=1)
-        again = [read_result(tmp_path / "whole", run).metrics["ece"] for run in whole.made]
+        again = [read_result(tmp_path / "whole", run).metrics.ece for run in whole.made]
         assert float(rows[0]["ECE"]) == pytest.approx(100 * statistics.mean(again), rel=1e-12)
 
 

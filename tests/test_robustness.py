@@ -19,11 +19,11 @@ QUICK = Attack(steps=10, restarts=1)
 def test_certified_accuracy_empirical_accuracy_and_accuracy_are_in_order(digits_net, digits):
     samples = attack_samples(digits.test, 120)
     result = measure_robustness(digits_net, samples, epsilons=EPSILONS, attack=Attack(), box=(0, 1))
-    assert result["samples"] == 120
-    empirical = [row["robust_accuracy"] for row in result["at"].values()]
-    for row in result["at"].values():
-        assert row["certified_accuracy"] <= row["robust_accuracy"] <= result["accuracy"]
-        assert row["interval"][0] < row["robust_accuracy"] < row["interval"][1]
+    assert result.samples == 120
+    empirical = [row.robust_accuracy for row in result.at.values()]
+    for row in result.at.values():
+        assert row.certified_accuracy <= row.robust_accuracy <= result.accuracy
+        assert row.interval[0] < row.robust_accuracy < row.interval[1]
     assert empirical == sorted(empirical, reverse=True)
     assert empirical[0] > empirical[-1] + 0.2
 
@@ -31,10 +31,10 @@ def test_certified_accuracy_empirical_accuracy_and_accuracy_are_in_order(digits_
 def test_calibration_attacks_raise_the_ece_and_stay_in_the_proven_range(digits_net, digits):
     samples = attack_samples(digits.test, 120)
     result = measure_robustness(digits_net, samples, epsilons=(0.2,), attack=QUICK, box=(0, 1))
-    found = result["at"]["0.2"]["calibration"]
-    low, high = found["certified_confidence"]
-    assert low <= found["under"]["confidence"] < found["clean"]["confidence"] < found["over"]["confidence"] <= high
-    assert found["maximum"]["ece"] > found["clean"]["ece"]
+    found = result.at["0.2"].calibration
+    low, high = found.certified_confidence
+    assert low <= found.under.confidence < found.clean.confidence < found.over.confidence <= high
+    assert found.maximum.ece > found.clean.ece
 
 
 class Doubling(nn.Module):

@@ -204,9 +204,9 @@ def test_a_lost_model_is_made_again_from_the_checkpoint(finished, tmp_path):
 
 def test_fixed_trains_on_everything(tmp_path):
     run = lipscale.train(replace(QUICK, model="mlp", width=16, method="fixed", lipschitz=4.0, out=tmp_path / "r"))
-    assert run.metrics["lipschitz_constant"] == pytest.approx(4.0, rel=1e-5)
-    assert (run.metrics["train_size"], run.metrics["calibration_size"]) == (300, 0)
-    assert (run.metrics["phase1_epochs"], run.metrics["phase2_epochs"]) == (4, 0)
+    assert run.metrics.lipschitz_constant == pytest.approx(4.0, rel=1e-5)
+    assert (run.metrics.train_size, run.metrics.calibration_size) == (300, 0)
+    assert (run.metrics.phase1_epochs, run.metrics.phase2_epochs) == (4, 0)
 
 
 def test_an_existing_folder_is_left_alone(tmp_path):
@@ -266,7 +266,7 @@ def test_a_nan_loss_names_the_epoch_and_the_last_good_checkpoint(tmp_path, monke
         lipscale.train(replace(quick, out=tmp_path / "s"))
     assert str(tmp_path / "s" / "checkpoint.safetensors") in str(caught.value)
     monkeypatch.undo()
-    assert resume(tmp_path / "s").metrics["phase1_epochs"] == 4  # and it is good
+    assert resume(tmp_path / "s").metrics.phase1_epochs == 4  # and it is good
 
 
 def start_training(folder: Path, *flags) -> subprocess.Popen:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Jobs = Annotated[
     int | None, typer.Option(min=1, help="Runs at a time; default one a core, or one where there is a GPU.")
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="List the runs and what they will cost, and make none.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="List the runs, their epochs and their state, and make none.")]
 DataDir = Annotated[
     Path | None, typer.Option(help="Where data sets lie; else $LIPSCALE_DATA and the system's folders.")
 ]
@@ -62,7 +62,7 @@ def reproduce(
     shown = [item for item in paper.ROWS if item in (*chosen, *paper.finished_items(scale, results))]
     paper.write(shown, scale, results, out)
     typer.echo(f"Results: {out / 'RESULTS.md'}")
-    _say_what_failed(outcome)
+    _report_failures(outcome)
 
 
 def sweep(
@@ -102,7 +102,7 @@ def sweep(
         return
     for path in sweeps.write(rows, Results(out / "runs", plan), out):
         typer.echo(str(path))
-    _say_what_failed(outcome)
+    _report_failures(outcome)
 
 
 def _carry_out(
@@ -114,7 +114,6 @@ def _carry_out(
 
     from lipscale.cli.progress import PlanProgress
     from lipscale.cli.signals import StopRequest, polite_stop
-    from lipscale.experiments.cost import estimate, require_memory
     from lipscale.experiments.plan import describe
     from lipscale.experiments.pool import carry_out, default_jobs, finished
     from lipscale.experiments.reproduce import require_data
@@ -128,22 +127,12 @@ def _carry_out(
     jobs = jobs or default_jobs(plan)
     done = {run.digest for run in plan if finished(runs, run)}
     if dry_run:
-        table = Table("run", "epochs", "state", "estimate", box=None, padding=(0, 2, 0, 0))
-        total = 0.0
+        table = Table("run", "epochs", "state", box=None, padding=(0, 2, 0, 0))
         for run in plan:
-            cost = estimate(run.settings, data_dir=data_dir, attack=run.attack)
-            total += 0 if run.digest in done else cost.seconds
-            state = "done" if run.digest in done else "to do"
-            table.add_row(describe(run), str(run.settings.epochs), state, _duration(cost.seconds))
+            table.add_row(describe(run), str(run.settings.epochs), "done" if run.digest in done else "to do")
         Console().print(table)
-        left = len(plan) - len(done)
-        typer.echo(
-            f"{len(plan)} runs, {left} to do: about {_duration(total / jobs)} on this machine, {jobs} at a time."
-        )
+        typer.echo(f"{len(plan)} runs, {len(plan) - len(done)} to do, {jobs} at a time.")
         return None
-    for run in plan:
-        if run.digest not in done:
-            require_memory(run.settings, data_dir=data_dir, copies=jobs)
     out.mkdir(parents=True, exist_ok=True)
     stop = StopRequest()
     with (
@@ -152,8 +141,10 @@ def _carry_out(
     ):
 
         def on_end(run: "Planned", how: str) -> None:
-            result = None if how else read_result(runs, run)
-            progress(f"{describe(run)}: {how or _in_short(result.metrics if result else {})}")
+            if not how and (result := read_result(runs, run)):
+                found = result.metrics
+                how = f"accuracy {found.accuracy:.3f}, ECE {found.ece:.4f}, {found.seconds:.0f} s"
+            progress(f"{describe(run)}: {how}")
 
         outcome = carry_out(plan, runs, jobs=jobs, done=done, data_dir=data_dir, on_end=on_end, should_stop=stop)
     if outcome.stopped:
@@ -162,7 +153,7 @@ def _carry_out(
     return outcome
 
 
-def _say_what_failed(outcome: "Outcome") -> None:
+def _report_failures(outcome: "Outcome") -> None:
     if not outcome.failed:
         return
     for run, why in outcome.failed:
@@ -170,14 +161,3 @@ def _say_what_failed(outcome: "Outcome") -> None:
     raise UserError(
         f"{len(outcome.failed)} runs have failed; the results are without them. The same command tries again"
     )
-
-
-def _in_short(metrics: dict[str, float]) -> str:
-    return (
-        f"accuracy {metrics['accuracy']:.3f}, ECE {metrics['ece']:.4f}, {metrics['seconds']:.0f} s" if metrics else ""
-    )
-
-
-def _duration(seconds: float) -> str:
-    minutes = seconds / 60
-    return f"{seconds:.0f} s" if seconds < 90 else f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"

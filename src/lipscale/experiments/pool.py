@@ -142,19 +142,24 @@ def make(run: Planned, folder: Path, *, data_dir: Path | None = None, should_sto
     """Train a planned run, or go on with it, then attack it as planned; nobody else may work on it meanwhile."""
     place = folder / run.name
     data_dir = data_dir or run.settings.data_dir
-    with locked(_lock(folder, run)):
+    lock = folder / LOCKS / run.name  # beside the run's folder, which may have to make way
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    lock.touch()
+    with locked(lock):
         if trained(folder, run) is None and (place / SETTINGS).exists():
             # what is there is not trusted, but measured again, from the checkpoint if that is good
             (place / METRICS).unlink(missing_ok=True)
             with suppress(UnusableError):
                 runs.resume(place, should_stop=should_stop, data_dir=data_dir)
         if trained(folder, run) is None:
-            if place.exists():
-                _set_aside(place)
+            if place.exists():  # it is damaged: kept for those who want to know, out of the way
+                aside = place.with_name(f"{place.name}.damaged")
+                shutil.rmtree(aside, ignore_errors=True)
+                place.rename(aside)
             runs.train(replace(_taken_over(run, folder), out=place, data_dir=data_dir), should_stop=should_stop)
         if run.attack is not None:
 
-            def heed(what: str, done: int, total: int) -> None:
+            def stop_if_asked(what: str, done: int, total: int) -> None:
                 if should_stop():  # what is finished of the attack is kept
                     raise StoppedError(STOPPED)
 
@@ -164,23 +169,8 @@ def make(run: Planned, folder: Path, *, data_dir: Path | None = None, should_sto
                 samples=run.attack.samples,
                 epsilons=(run.attack.epsilon,),
                 data_dir=data_dir,
-                on_progress=heed,
+                on_progress=stop_if_asked,
             )
-
-
-def _lock(folder: Path, run: Planned) -> Path:
-    """What is locked while a run is made: beside its folder, which may have to make way."""
-    path = folder / LOCKS / run.name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch()
-    return path
-
-
-def _set_aside(place: Path) -> None:
-    """Keep a wreck for those who want to know, out of the way."""
-    aside = place.with_name(f"{place.name}.damaged")
-    shutil.rmtree(aside, ignore_errors=True)
-    place.rename(aside)
 
 
 def _taken_over(run: Planned, folder: Path) -> Settings:
@@ -192,7 +182,7 @@ def _taken_over(run: Planned, folder: Path) -> Settings:
         raise UserError(f"{describe(run)} follows {describe(run.follows)}, which is not finished")
     if run.takes == "epochs":
         return replace(run.settings, epochs=source.epochs)
-    temperature = float(source.metrics["temperature"])
+    temperature = source.metrics.temperature
     if not 0 < temperature < math.inf:
         raise UserError(f"T* of {describe(run.follows)} is {temperature}: there is no 1 / T* to take over")
     return replace(run.settings, lipschitz=1 / temperature, epochs=source.settings.epochs)
@@ -204,7 +194,7 @@ _working = threading.Lock()
 
 
 def _begin(stop: Event, parent: int, threads: int) -> None:
-    """In each process: few threads, no word, and an ear for the parent's wish and for its death."""
+    """In each process: few threads, no log lines, and a stop when the parent asks for it or is gone."""
     global _should_stop
     torch.set_num_threads(threads)
     logging.getLogger("lipscale").setLevel(logging.ERROR)
@@ -222,7 +212,7 @@ def _end_with(parent: int) -> None:
 
 
 def _make_in_process(run: Planned, folder: Path, data_dir: Path | None) -> str:
-    """How it ended: "" is well. Errors become words, which always survive the way to the parent."""
+    """How it ended: "" is well. Errors become text, which can always be sent to the parent."""
     try:
         with _working:
             make(run, folder, data_dir=data_dir, should_stop=_should_stop)

@@ -63,13 +63,8 @@ PAPER = Profile(
         "calibration_fraction": 0.1,
     },
     epochs={
-        "standard": 100,
-        "label-smoothing": 100,
-        "focal": 350,
-        "focal-schedule": 350,
-        "pgd-at": 200,
-        "caat": 200,
-        "fixed": 2200,
+        **{"standard": 100, "label-smoothing": 100, "focal": 350, "focal-schedule": 350},
+        **{"pgd-at": 200, "caat": 200, "fixed": 2200},
     },
     fixed_as_long_as_list=True,
     seeds={"CIFAR-10": (0, 1, 2), "CIFAR-100": (0,), "Tiny-ImageNet": (0,)},
@@ -90,13 +85,8 @@ MINI = Profile(
     search={"epochs": 40},
     # as in the paper, standard training and label smoothing get less than the others; here LiST needs no more
     epochs={
-        "standard": 20,
-        "label-smoothing": 20,
-        "focal": 40,
-        "focal-schedule": 40,
-        "pgd-at": 40,
-        "caat": 40,
-        "fixed": 40,
+        **{"standard": 20, "label-smoothing": 20, "focal": 40, "focal-schedule": 40},
+        **{"pgd-at": 40, "caat": 40, "fixed": 40},
     },
     fixed_as_long_as_list=False,
     seeds=dict.fromkeys(("CIFAR-10 (5,000)", "Fashion-MNIST (5,000)", "digits"), (0, 1, 2)),
@@ -116,5 +106,5 @@ PROFILES = {profile.name: profile for profile in (MINI, PAPER)}
 def profile_of(name: str) -> Profile:
     """A profile by name."""
     if name not in PROFILES:
-        raise UserError(f"--profile: expected {' or '.join(PROFILES)}, got {name!r}")
+        raise UserError(f"`profile`: expected {' or '.join(PROFILES)}, got {name!r}")
     return PROFILES[name]
