@@ -1,27 +1,23 @@
 """lipscale: classifiers that are calibrated and certifiably robust out of the box.
 
-The flow, each stage a module:
+The flow, each stage a package; a stage imports only those before it:
 
-    data -> network (L-Lipschitz) -> loss -> feedback on L -> certificate and metrics -> run folder
+    data -> network (L-Lipschitz) -> loss -> feedback on L -> certificate and metrics -> run folder -> report
 
-    data         real sets and users' own; the stratified train/calibration split
-    layers       1-Lipschitz parts with a scale
-    models       resnet18, convnet, mlp, and their unconstrained twins
-    lipschitz    set L, read L
-    bounds       the proven bound, composed rule by rule
-    losses       offset cross-entropy, and the baselines' losses
-    temperature  T* = argmin NLL(z / T), and its standard error
-    feedback     L <- L / T* and its steadier default, and their stops
-    training     Algorithm 1, both phases; the baselines on the same loop; checkpoints
-    certificate  margins, radii, certified accuracy and confidence
-    audit        attacks on our own certificates
-    export       the same network in ordinary torch layers
-    metrics      accuracy, NLL, Brier, calibration errors, with their uncertainty
-    calibration      other calibrators, to compare with
-    attacks      PGD, AutoAttack, attacks on the confidence
-    robustness   what attacks leave, held against the certificate sample by sample
-    run          settings -> run folder, and back
-    report       figures, and a page to open
+    data          real sets and users' own; the stratified train/calibration split
+    layers        1-Lipschitz parts with a scale, the evaluation mode
+    bounds        set L, read L, and the proven bound, rule by rule
+    models        resnet18, convnet, mlp, their unconstrained twins, and export to ordinary torch layers
+    losses        offset cross-entropy, and the baselines' losses
+    metrics       accuracy, NLL, Brier, calibration errors, with their uncertainty
+    calibration   T* and its error, the feedback L <- L / T*, LipschitzScheduler, post-hoc calibrators
+    attacks       PGD, APGD, AutoAttack, attacks on the confidence
+    certificates  radii, certified confidence, what attacks leave of them, the audit
+    training      Algorithm 1, both phases; `fit`; the baselines on the same loop; checkpoints
+    runs          settings -> run folder, and back
+    report        figures, and a page to open
+    experiments   the paper's tables, figures and claims; sweeps
+    cli           the command line
 """
 
 from importlib import import_module
@@ -30,92 +26,46 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lipscale import attacks, calibration, data, experiments, layers, losses, metrics, models, report
-    from lipscale.bounds import lipschitz_bound, register_rule
-    from lipscale.bounds.constant import get_lipschitz, set_lipschitz
-    from lipscale.calibration.feedback import PaperFeedback, SteadyFeedback
-    from lipscale.calibration.temperature import fit_temperature, measure_temperature
-    from lipscale.certificates.certificate import (
-        Certificate,
-        certified_accuracy,
-        certified_confidence,
-        certified_radius,
-    )
+    from lipscale.bounds import get_lipschitz, lipschitz_bound, register_rule, set_lipschitz
+    from lipscale.calibration import LipschitzScheduler, fit_temperature, measure_temperature
+    from lipscale.certificates import Certificate, certify
     from lipscale.errors import DivergedError, UnsoundError, UserError
-    from lipscale.layers.evaluation import evaluation_mode
+    from lipscale.layers import estimate_means, evaluation_mode
     from lipscale.losses import offset_cross_entropy
     from lipscale.models.export import export_plain
-    from lipscale.runs.run import Run, load, resume, train
-    from lipscale.runs.settings import Settings, replace
+    from lipscale.runs import Run, Settings, load, replace, resume, train
+    from lipscale.training import Fit, fit
 
-_HOME = {
-    "Settings": "runs.settings",
-    "replace": "runs.settings",
-    "UserError": "errors",
-    "DivergedError": "errors",
-    "UnsoundError": "errors",
-    "PaperFeedback": "calibration.feedback",
-    "SteadyFeedback": "calibration.feedback",
-    "Run": "runs.run",
-    "load": "runs.run",
-    "resume": "runs.run",
-    "train": "runs.run",
-    "Certificate": "certificates.certificate",
-    "certified_accuracy": "certificates.certificate",
-    "certified_confidence": "certificates.certificate",
-    "certified_radius": "certificates.certificate",
-    "evaluation_mode": "layers.evaluation",
-    "export_plain": "models.export",
-    "fit_temperature": "calibration.temperature",
-    "measure_temperature": "calibration.temperature",
-    "get_lipschitz": "bounds.constant",
-    "lipschitz_bound": "bounds",
-    "register_rule": "bounds",
-    "set_lipschitz": "bounds.constant",
-    "offset_cross_entropy": "losses",
+# torch takes seconds to import: a name is fetched from its stage when it is first used
+_NAMES = {
+    "training": ("fit", "Fit"),
+    "calibration": ("LipschitzScheduler", "fit_temperature", "measure_temperature"),
+    "bounds": ("set_lipschitz", "get_lipschitz", "lipschitz_bound", "register_rule"),
+    "layers": ("evaluation_mode", "estimate_means"),
+    "losses": ("offset_cross_entropy",),
+    "certificates": ("certify", "Certificate"),
+    "models.export": ("export_plain",),
+    "runs": ("Settings", "replace", "train", "resume", "load", "Run"),
+    "errors": ("UserError", "DivergedError", "UnsoundError"),
 }
-_MODULES = ("attacks", "data", "experiments", "layers", "losses", "metrics", "models", "calibration", "report")
+_MODULES = ("attacks", "calibration", "data", "experiments", "layers", "losses", "metrics", "models", "report")
+_HOME = {name: home for home, names in _NAMES.items() for name in names}
 
+# fmt: off
 __all__ = [  # noqa: RUF022 (in the order of the flow)
-    "Settings",
-    "replace",
-    "train",
-    "resume",
-    "load",
-    "Run",
-    "set_lipschitz",
-    "get_lipschitz",
-    "lipschitz_bound",
-    "register_rule",
-    "offset_cross_entropy",
-    "fit_temperature",
-    "measure_temperature",
-    "SteadyFeedback",
-    "PaperFeedback",
-    "evaluation_mode",
-    "Certificate",
-    "certified_radius",
-    "certified_confidence",
-    "certified_accuracy",
-    "export_plain",
-    "UserError",
-    "DivergedError",
-    "UnsoundError",
-    "attacks",
-    "data",
-    "experiments",
-    "layers",
-    "losses",
-    "metrics",
-    "models",
-    "calibration",
-    "report",
+    "fit", "Fit", "LipschitzScheduler", "fit_temperature", "measure_temperature",
+    "set_lipschitz", "get_lipschitz", "lipschitz_bound", "register_rule",
+    "evaluation_mode", "estimate_means", "offset_cross_entropy", "certify", "Certificate", "export_plain",
+    "Settings", "replace", "train", "resume", "load", "Run",
+    "UserError", "DivergedError", "UnsoundError",
+    "attacks", "calibration", "data", "experiments", "layers", "losses", "metrics", "models", "report",
 ]
+# fmt: on
 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return version("lipscale")
-    # torch takes seconds to import: a name is fetched when it is first used
     if name in _HOME:
         return getattr(import_module(f"lipscale.{_HOME[name]}"), name)
     if name in _MODULES:

@@ -24,7 +24,20 @@ def offset_cross_entropy(
     """Cross-entropy with an offset xi: CE(softmax(z - xi y), y), y one-hot (Sec. 2.1, with tau absorbed in L).
 
     The true class must win by xi before its loss counts as small, so a larger offset buys larger margins.
-    `weights` (C,) let some classes count more; the mean is over the weights.
+
+    Args:
+        logits: (B, C).
+        labels: The true classes, (B,).
+        offset: xi, in units of the logits.
+        weights: (C,), let some classes count more; the mean is over the weights.
+
+    Returns:
+        The mean loss, a scalar tensor.
+
+    Example:
+        >>> import torch, lipscale
+        >>> round(float(lipscale.offset_cross_entropy(torch.tensor([[3.0, 0.0]]), torch.tensor([0]), offset=3.0)), 4)
+        0.6931
     """
     if offset:
         logits = logits - offset * F.one_hot(labels, logits.shape[-1])  # (B, C)

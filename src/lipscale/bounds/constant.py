@@ -37,11 +37,11 @@ def set_lipschitz(net: nn.Module, constant: float) -> None:
     """
     if not 0 < constant < float("inf"):
         raise UserError(f"expected a Lipschitz constant in (0, inf), got {constant}")
-    _project(net, constant ** (1 / scaled_depth(net)), gain=1.0)
+    _project(net, constant ** (1 / scaled_depth(net)), scale=1.0)
 
 
 def get_lipschitz(net: nn.Module) -> float:
-    """The nominal constant, the product of the scales along the path; `lipschitz_bound` is the proven one."""
+    """The nominal constant, the product of the sigmas along the path; `lipschitz_bound` is the proven one."""
     scaled_depth(net)
     return _nominal(net)
 
@@ -50,7 +50,7 @@ def scaled_depth(net: nn.Module) -> int:
     """D, the number of scaled layers along one path (18 in the paper's ResNet-18); skips do not count."""
     scaled = [m for m in net.modules() if isinstance(m, AtScale)]
     if len(scaled) != sum(isinstance(m, AtScale) for _, m in net.named_modules(remove_duplicate=False)):
-        raise UserError(f"{type(net).__name__} runs one scaled layer in several places, which need scales of their own")
+        raise UserError(f"{type(net).__name__} runs one scaled layer in several places, which need sigmas of their own")
     depth = _depth(net)
     if depth == 0:
         raise UserError(f"{type(net).__name__} has no scaled layer (OrthoConv2d, OrthoLinear) to carry a constant")
@@ -76,22 +76,22 @@ def _nominal(module: nn.Module) -> float:
     return product
 
 
-def _project(module: nn.Module, sigma: float, *, gain: float) -> float:
-    """Give each module its scale and the gain it works at; return the gain behind the module."""
+def _project(module: nn.Module, sigma: float, *, scale: float) -> float:
+    """Give each module its sigma and the scale that it works at; return the scale behind the module."""
     if isinstance(module, ScaledLayer):
-        gain *= sigma
+        scale *= sigma
         module.sigma.fill_(sigma)
     if isinstance(module, AtScale):
-        module.gain.fill_(gain)
+        module.scale.fill_(scale)
     elif isinstance(module, ConvexResidual):
-        behind = _project(module.branch, sigma, gain=gain)
-        _project(module.skip, 1.0, gain=gain)  # the skip's scale sits in the residual itself
-        module.scale.fill_(behind / gain)
+        behind = _project(module.branch, sigma, scale=scale)
+        _project(module.skip, 1.0, scale=scale)  # the skip's sigma sits in the residual itself
+        module.sigma.fill_(behind / scale)
         return behind
     else:
         for child in _chain(module):
-            gain = _project(child, sigma, gain=gain)
-    return gain
+            scale = _project(child, sigma, scale=scale)
+    return scale
 
 
 def _chain(module: nn.Module) -> Sequence[nn.Module]:

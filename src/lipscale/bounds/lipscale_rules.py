@@ -28,8 +28,8 @@ def sequence_bound(net: nn.Sequential, bound: Walk) -> float:
 
 
 def residual_bound(block: ConvexResidual, bound: Walk) -> float:
-    """The blend: alpha B(branch) + (1 - alpha) scale B(skip)."""
-    branch, skip = bound(block.branch), abs(float(block.scale)) * bound(block.skip)
+    """The blend: alpha B(branch) + (1 - alpha) sigma B(skip)."""
+    branch, skip = bound(block.branch), abs(float(block.sigma)) * bound(block.skip)
     # as the network rounds it, and as float64 would: whichever is worse
     alphas = float(block.alpha.detach()), float(block.blend.detach().double().sigmoid())
     return max(alpha * branch + (1 - alpha) * skip for alpha in alphas)

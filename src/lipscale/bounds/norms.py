@@ -47,7 +47,7 @@ def _group_norm(
     kernel: Tensor, stride: Pair, padding: tuple[Pair, Pair], mode: str, size: Sequence[int] | None
 ) -> float:
     extent = (kernel.shape[2], kernel.shape[3])
-    symbol = _split_phases(kernel, stride)
+    symbol = split_phases(kernel, stride)
     if mode == "zeros" or not any(map(any, padding)):
         # restricting inputs and outputs of the unbounded grid to a part of it cannot add to the norm; and a torus
         # that is larger than the input by the kernel holds the same operator without wrapping around
@@ -143,7 +143,7 @@ def _dilate(kernel: Tensor, dilation: Pair) -> Tensor:
     return wide
 
 
-def _split_phases(kernel: Tensor, stride: Pair) -> Tensor:
+def split_phases(kernel: Tensor, stride: Pair) -> Tensor:
     """The kernel that does at stride 1, on the interleaved sub-images, what `kernel` does at `stride`."""
     if stride == (1, 1):
         return kernel

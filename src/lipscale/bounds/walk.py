@@ -12,6 +12,7 @@ from torch.nn.modules import module as torch_module
 from torch.nn.utils.parametrize import type_before_parametrizations
 
 from lipscale.errors import UserError
+from lipscale.layers.centering import batch_means
 
 Shape = tuple[int, ...]
 # (module, bound) -> its Lipschitz bound; `bound(child)` bounds a module inside it, `bound.shape(module)` is its input's
@@ -115,6 +116,7 @@ def _record_shapes(net: nn.Module, input_shape: Shape) -> dict[nn.Module, set[Sh
 
     like = next((t for t in [*net.parameters(), *net.buffers()] if t.is_floating_point()), torch.zeros(()))
     with ExitStack() as stack:
+        stack.enter_context(batch_means(net))  # shapes do not depend on means that nobody has set yet
         for module in net.modules():
             handle = module.register_forward_pre_hook(record)
             stack.callback(handle.remove)

@@ -9,7 +9,7 @@ from lipscale.calibration.temperature import Temperature
 GOOD_ERROR, POOR_ERROR = 0.1, 0.25
 # so few misclassified samples, and so small a share, say little about how many there would be among more
 FEW_ERRORS, RARE = 5, 0.1
-MORE = "use more data or a larger --calibration-fraction"
+MORE = "use more data or a larger `calibration_fraction`"
 
 
 def cannot_steer(temperature: float, *, size: int) -> str:
@@ -40,7 +40,7 @@ def poor_resolution(measure: Temperature, size: int, *, right: int, guessed: flo
         )
         needed = _samples_beyond_chance(right / size, guessed)
         if needed is None or needed <= size:
-            return f"{told}: more data, a larger --calibration-fraction or a better model may help"
+            return f"{told}: more data, a larger `calibration_fraction` or a better model may help"
         return f"{told}; about {needed} could, if that is its accuracy: {MORE}"
     needed = measure.samples_for(GOOD_ERROR, measured_on=size)
     few = size - right < min(FEW_ERRORS, RARE * size)

@@ -3,9 +3,8 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from statistics import linear_regression
-from typing import Any
 
 from lipscale.errors import UserError
 
@@ -107,10 +106,6 @@ class Feedback(ABC):
     def final(self) -> float:
         """L*, the constant to freeze."""
         return self.constant
-
-    def state(self) -> dict[str, Any]:
-        """Plain values, from which the same class goes on."""
-        return asdict(self)
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -30,7 +31,12 @@ RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The run folder t
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 
-Device = Annotated[str, typer.Option(metavar="NAME", help="cpu or cuda; auto takes a GPU where there is one.")]
+Device = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="cpu or cuda; auto takes a GPU where there is one. Default: as the run was made."
+    ),
+]
 DataDir = Annotated[Path | None, typer.Option(help="Where the data sets lie now, if not where they were.")]
 
 
@@ -79,8 +85,16 @@ def main() -> None:
 
 
 def _complain(message: str) -> NoReturn:
-    print(f"lipscale: {' '.join(message.split())}", file=sys.stderr)
+    print(f"lipscale: {' '.join(as_commands(message).split())}", file=sys.stderr)
     sys.exit(2)
+
+
+def as_commands(message: str) -> str:
+    """A library's message in the words of the command line: `data_dir` is --data-dir, lipscale.resume is a command."""
+    message = re.sub(r"lipscale\.resume\('(.*?)'\)", r"lipscale train --resume \1", message)
+    return re.sub(
+        r"`(\w+)`", lambda m: f"--{m[1].replace('_', '-')}" if m[1] in Settings.model_fields else m[0], message
+    )
 
 
 def train(
@@ -135,39 +149,32 @@ def _watch(folder: Path | None, settings: Settings | None) -> None:
     """Train or resume behind a progress display, then say what came out."""
     from contextlib import ExitStack
 
-    from lipscale.cli.progress import TrainingProgress
     from lipscale.cli.show import print_metrics
     from lipscale.cli.signals import StopRequest, polite_stop
     from lipscale.report import write_report
-    from lipscale.runs.run import resume, train
-    from lipscale.training import Epoch
+    from lipscale.runs import resume, train
 
-    shown: dict[str, Any] = {}
+    started: list[Path] = []
     stop = StopRequest()
     with ExitStack() as stack:
 
         def on_start(run_folder: Path, resolved: Settings) -> None:
-            shown["folder"] = run_folder
+            started.append(run_folder)
             typer.echo(f"Run folder: {run_folder}", err=True)
-            shown["progress"] = stack.enter_context(TrainingProgress(resolved))
             stack.enter_context(polite_stop(stop, lambda line: typer.echo(line, err=True)))
-
-        def on_epoch(epoch: Epoch) -> None:
-            shown["progress"](epoch)
 
         try:
             if settings is not None:
-                run = train(settings, on_start=on_start, on_epoch=on_epoch, should_stop=stop)
+                run = train(settings, on_start=on_start, should_stop=stop)
             else:
                 assert folder is not None
-                run = resume(folder, on_start=on_start, on_epoch=on_epoch, should_stop=stop)
+                run = resume(folder, on_start=on_start, should_stop=stop)
         except (StoppedError, KeyboardInterrupt) as stopped:
-            stack.close()
-            again = f"go on with: lipscale train --resume {shown['folder']}" if shown else "nothing was written"
-            text = str(stopped) or f"stopped at once; {again}"
+            again = f"go on with lipscale.resume('{started[0]}')" if started else "nothing was written"
+            text = as_commands(str(stopped) or f"stopped at once; {again}")
             typer.echo(f"{text[0].upper()}{text[1:]}", err=True)
             raise typer.Exit(stop.exit_code) from None
-    if not shown:
+    if not started:
         typer.echo(f"{run.folder} is finished already.", err=True)
     print_metrics(run.metrics, run.preprocessing.unit)
     typer.echo(f"\nReport: {write_report([run.folder], data_dir=run.settings.data_dir)}")
@@ -187,7 +194,7 @@ def evaluate(
     attack_samples: Annotated[int, typer.Option(min=1, metavar="N", help="Test samples to attack.")] = 200,
     seed: Annotated[int, typer.Option(min=0, help="Fixes the attacked samples and the attack.")] = 0,
     data_dir: DataDir = None,
-    device: Device = "auto",
+    device: Device = None,
     as_json: Json = False,
 ) -> None:
     """Measure a run on the test part of its data, then attack it.
@@ -207,8 +214,8 @@ def evaluate(
     from lipscale.certificates.robustness import Attack
     from lipscale.cli.progress import AttackProgress
     from lipscale.cli.show import print_metrics, print_robustness
+    from lipscale.runs import attack_run, evaluate_run, load
     from lipscale.runs.folder import strict_json
-    from lipscale.runs.run import attack_run, evaluate_run, load
 
     attack = attack.lower()
     if attack not in ("none", "pgd", "autoattack"):
@@ -261,7 +268,7 @@ def predict(
     epsilon: Annotated[str | None, typer.Option(help="Print the certified range of each probability too.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write a table to this .csv or .json file instead.")] = None,
     data_dir: DataDir = None,
-    device: Device = "auto",
+    device: Device = None,
     as_json: Json = False,
 ) -> None:
     """Print class, probability and certified radius for files, or for the first ten test samples.
@@ -270,11 +277,11 @@ def predict(
     what the network sees: pictures are converted and resized to it first. With `--epsilon 0.1` the range is printed
     in which the probability provably stays under every change up to 0.1.
     """
+    from lipscale._files import write_atomically
     from lipscale.cli.show import print_predictions
+    from lipscale.runs import first_test_samples, load
     from lipscale.runs.predict import as_csv, predict, read_inputs
     from lipscale.runs.predict import as_json as to_json
-    from lipscale.runs.run import first_test_samples, load
-    from lipscale.training.checkpoint import write_atomically
 
     if out is not None and out.suffix not in (".csv", ".json"):
         raise UserError(f"--out {out}: expected a name that ends in .csv or .json")
@@ -305,7 +312,7 @@ def audit(
     steps: Annotated[int, typer.Option(min=1, help="Steps of each attack.")] = 50,
     seed: Annotated[int, typer.Option(min=0, help="Fixes everything that is random.")] = 0,
     data_dir: DataDir = None,
-    device: Device = "auto",
+    device: Device = None,
     as_json: Json = False,
 ) -> None:
     """Try to break a run's certificate; exit code 1 if anything gives.
@@ -317,7 +324,7 @@ def audit(
     from dataclasses import asdict
 
     from lipscale.certificates.audit import audit, verdict
-    from lipscale.runs.run import first_test_samples, load
+    from lipscale.runs import first_test_samples, load
 
     loaded = load(run, device=device)
     if loaded.settings.method not in CONSTRAINED:

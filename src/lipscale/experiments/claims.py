@@ -15,6 +15,7 @@ from statistics import fmean
 
 import torch
 
+from lipscale import runs
 from lipscale.bounds.constant import get_lipschitz, set_lipschitz
 from lipscale.calibration.feedback import has_settled
 from lipscale.calibration.temperature import measure_temperature
@@ -26,7 +27,6 @@ from lipscale.experiments.plan import Row, describe
 from lipscale.experiments.profiles import CERTIFIED_AT, Profile
 from lipscale.experiments.results import Result, Results
 from lipscale.layers.evaluation import evaluation_mode
-from lipscale.runs import run as runs
 
 HOLDS, FAILS, OPEN = "holds", "does not hold here", "not decided"
 LARGEST_SPREAD = 0.03  # of L* (Sec. 4.2)

@@ -18,15 +18,15 @@ from pathlib import Path
 
 import torch
 
+from lipscale import runs
+from lipscale._files import load_tensors
 from lipscale.certificates.robustness import Attack
 from lipscale.errors import DivergedError, StoppedError, UnsoundError, UnusableError, UserError
 from lipscale.experiments.plan import Planned, describe
 from lipscale.experiments.results import Result, read_result
-from lipscale.runs import run as runs
 from lipscale.runs.folder import METRICS, MODEL, SETTINGS
 from lipscale.runs.lock import locked
 from lipscale.runs.settings import Settings, replace
-from lipscale.training.checkpoint import load_tensors
 
 LOCKS = ".locks"
 STOPPED = "stopped"

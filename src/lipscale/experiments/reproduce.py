@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple, fields
 from pathlib import Path
 
+from lipscale._files import write_atomically
 from lipscale.attacks import require_autoattack
 from lipscale.data import READERS, find_folder
 from lipscale.errors import UserError
@@ -15,7 +16,6 @@ from lipscale.experiments.profiles import Profile
 from lipscale.experiments.results import Results
 from lipscale.experiments.tables import Table, as_markdown, csv_text, make_table, markdown, ranked, write_table
 from lipscale.runs.assembly import read_data
-from lipscale.training.checkpoint import write_atomically
 
 ROWS: dict[str, Callable[[Profile], list[Row]]] = {
     "table1": recipes.main_table,

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from lipscale._files import write_atomically
 from lipscale.experiments.results import Result
-from lipscale.training.checkpoint import write_atomically
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 from lipscale.layers.activation import GroupSort2
 from lipscale.layers.affine import PadToMultiple, Scale, Shift, Standardise
-from lipscale.layers.centering import BatchCentering, estimate_means
+from lipscale.layers.centering import BatchCentering, batch_means, estimate_means
 from lipscale.layers.conv import OrthoConv2d
+from lipscale.layers.evaluation import evaluation_mode
 from lipscale.layers.linear import OrthoLinear
 from lipscale.layers.orthogonal import polar_factor
 from lipscale.layers.pooling import L2NormPool2d
@@ -25,6 +26,8 @@ __all__ = [
     "Shift",
     "Standardise",
     "Sum",
+    "batch_means",
     "estimate_means",
+    "evaluation_mode",
     "polar_factor",
 ]

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from lipscale.errors import UserError
-from lipscale.layers.tracing import prefers_plain_operations
+from lipscale.layers.tracing import is_traced
 
 
 class GroupSort2(nn.Module):
@@ -17,7 +17,7 @@ class GroupSort2(nn.Module):
         """(B, C, ...) -> (B, C, ...), for even C."""
         if x.shape[1] % 2:
             raise UserError(f"GroupSort2 sorts channels in pairs: expected an even number, got {x.shape[1]}")
-        if prefers_plain_operations():
+        if is_traced():
             a, b = _pairs(x)
             return torch.stack((torch.minimum(a, b), torch.maximum(a, b)), 2).flatten(1, 2)
         return _Sort.apply(x)

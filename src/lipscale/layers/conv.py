@@ -71,7 +71,7 @@ class ProjectorKernel(UnitWeight):
 
 
 class OrthoConv2d(ScaledLayer):
-    """y = sigma * (K * x) + gain * b with K orthogonal on every grid (the paper's AdaptiveOrthoConv2d).
+    """y = sigma * (K * x) + scale * b with K orthogonal on every grid (the paper's AdaptiveOrthoConv2d).
 
     Zero padding keeps the norm at 1 for every input size; what it gives up is isometry at the border. Circular padding
     keeps that too, but not on odd sizes at stride 2, which it therefore refuses. `source` makes the kernel: ours, or

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lipscale.layers.tracing import prefers_plain_operations
+from lipscale.layers.tracing import is_traced
 
 HEIGHT, WIDTH = 1, 2  # the axes of a kernel as it is composed: (channels, height, width, others)
 
@@ -23,7 +23,7 @@ def compose(kernel: Tensor, frames: Tensor, *, first: int = HEIGHT) -> Tensor:
 
 
 def _widen(kernel: Tensor, frame: Tensor, axis: int) -> Tensor:
-    if prefers_plain_operations():
+    if is_traced():
         inside = (frame @ (frame.mT @ kernel.flatten(1))).view_as(kernel)
         blank = torch.zeros_like(kernel.narrow(axis, 0, 1))
         return torch.cat((inside, blank), axis) + torch.cat((blank, kernel - inside), axis)

@@ -28,7 +28,7 @@ class FrameMatrix(UnitWeight):
 
 
 class OrthoLinear(ScaledLayer):
-    """y = sigma * W x + gain * b with all singular values of W equal to 1 (the paper's SpectralLinear).
+    """y = sigma * W x + scale * b with all singular values of W equal to 1 (the paper's SpectralLinear).
 
     `source` makes the matrix: ours, or the reference (`lipscale.layers.reference.PeerMatrix`).
     """

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from lipscale.layers.tracing import prefers_plain_operations
+from lipscale.layers.tracing import is_traced
 
 # a direction of the raw matrix this much shorter than its largest one is left contracted instead of amplified
 RANK_TOLERANCE = 1e-6
@@ -20,7 +20,7 @@ def orthonormal(raw: Tensor) -> Tensor:
     """
     if raw.shape[-2] < raw.shape[-1]:
         return orthonormal(raw.mT).mT
-    if prefers_plain_operations():
+    if is_traced():
         return raw @ _whitening(raw).mT
     return _GramSchmidt.apply(raw)
 

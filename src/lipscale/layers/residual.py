@@ -1,4 +1,4 @@
-"""Parallel paths: the convex residual blend, whose skip carries its branch's scale; the plain sum; concatenation."""
+"""Parallel paths: the convex residual blend, whose skip carries its branch's sigma; the plain sum; concatenation."""
 
 from typing import Any
 
@@ -7,24 +7,24 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from lipscale.errors import UserError
-from lipscale.layers.tracing import prefers_plain_operations
+from lipscale.layers.tracing import is_traced
 
 
 class ConvexResidual(nn.Module):
-    """y = alpha * branch(x) + (1 - alpha) * scale * skip(x), with a learned alpha in (0, 1).
+    """y = alpha * branch(x) + (1 - alpha) * sigma * skip(x), with a learned alpha in (0, 1).
 
-    `scale` is the product of the branch's scales. Without it the block's constant would be
-    alpha sigma^2 + (1 - alpha), not sigma^2, and a network's sigma^D would be no bound for L < 1.
+    `sigma` is the product of the branch's sigmas. Without it the block's constant would be
+    alpha sigma + (1 - alpha), not sigma, and a network's sigma^D would be no bound for L < 1.
     """
 
-    scale: Tensor
+    sigma: Tensor
 
     def __init__(self, branch: nn.Module, skip: nn.Module | None = None) -> None:
         super().__init__()
         self.branch = branch
         self.skip = nn.Identity() if skip is None else skip
         self.blend = nn.Parameter(torch.zeros(()))  # alpha = sigmoid(blend), 1/2 at the start
-        self.register_buffer("scale", torch.ones(()))
+        self.register_buffer("sigma", torch.ones(()))
 
     @property
     def alpha(self) -> Tensor:
@@ -36,34 +36,34 @@ class ConvexResidual(nn.Module):
         skip, branch = self.skip(x), self.branch(x)
         _require_equal_shapes(branch, skip)
         branch = branch.to(skip.dtype)  # mixed precision may have computed the two in different ones
-        if prefers_plain_operations() or not torch.is_grad_enabled():
-            return torch.lerp(self.scale * skip, branch, self.alpha.to(skip.dtype))
-        return _Blend.apply(branch, skip, self.blend, self.scale)
+        if is_traced() or not torch.is_grad_enabled():
+            return torch.lerp(self.sigma * skip, branch, self.alpha.to(skip.dtype))
+        return _Blend.apply(branch, skip, self.blend, self.sigma)
 
 
 class _Blend(torch.autograd.Function):
-    """y = alpha * branch + (1 - alpha) * scale * skip, alpha = sigmoid(blend).
+    """y = alpha * branch + (1 - alpha) * sigma * skip, alpha = sigmoid(blend).
 
-    Since dy / dblend = alpha (1 - alpha) (branch - scale * skip) = (1 - alpha) (y - scale * skip), the gradient needs
+    Since dy / dblend = alpha (1 - alpha) (branch - sigma * skip) = (1 - alpha) (y - sigma * skip), the gradient needs
     no branch: y and skip are kept by the layers around anyway.
     """
 
     @staticmethod
-    def forward(ctx: Any, branch: Tensor, skip: Tensor, blend: Tensor, scale: Tensor) -> Tensor:
+    def forward(ctx: Any, branch: Tensor, skip: Tensor, blend: Tensor, sigma: Tensor) -> Tensor:
         alpha = torch.sigmoid(blend)
-        y = torch.lerp(scale * skip, branch, alpha.to(skip.dtype))
-        ctx.save_for_backward(y, skip, alpha, scale)
+        y = torch.lerp(sigma * skip, branch, alpha.to(skip.dtype))
+        ctx.save_for_backward(y, skip, alpha, sigma)
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
-        y, skip, alpha, scale = ctx.saved_tensors
+        y, skip, alpha, sigma = ctx.saved_tensors
         to_branch, to_skip, to_blend, _ = ctx.needs_input_grad
         return (
             alpha * grad if to_branch else None,
-            (1 - alpha) * scale * grad if to_skip else None,
-            (1 - alpha) * (_dot(grad, y) - scale * _dot(grad, skip)) if to_blend else None,
+            (1 - alpha) * sigma * grad if to_skip else None,
+            (1 - alpha) * (_dot(grad, y) - sigma * _dot(grad, skip)) if to_blend else None,
             None,
         )
 

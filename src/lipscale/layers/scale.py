@@ -1,4 +1,4 @@
-"""A unit layer with a scale: the one place where the Lipschitz constant enters a network."""
+"""A unit layer with a sigma: the one place where the Lipschitz constant enters a network."""
 
 from abc import ABC, abstractmethod
 from typing import Any, Self
@@ -8,17 +8,17 @@ from torch import Tensor, nn
 
 
 class AtScale(nn.Module):
-    """A module whose bias or mean lives in unit scale and is multiplied by `gain` when it is used.
+    """A module whose bias or mean lives in unit scale and is multiplied by `scale` when it is used.
 
-    `gain` is the product of all scales up to and including this module. It makes the network positively
+    `scale` is the product of the sigmas of all layers up to and including this one. It makes the network positively
     homogeneous in L: f_L = L * f_1, so that projecting to another L touches no learned number.
     """
 
-    gain: Tensor
+    scale: Tensor
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("gain", torch.ones(()))
+        self.register_buffer("scale", torch.ones(()))
 
 
 class UnitWeight(nn.Module, ABC):
@@ -34,12 +34,12 @@ class UnitWeight(nn.Module, ABC):
 
 
 class ScaledLayer(AtScale):
-    """An affine layer that is 1-Lipschitz up to its scale: y = sigma * (W x) + gain * b, with ||W|| = 1.
+    """An affine layer that is 1-Lipschitz up to its sigma: y = sigma * (W x) + scale * b, with ||W|| = 1.
 
     In training, W is differentiable and in the parameters' precision, whatever precision the rest runs in.
     In evaluation, W is orthogonalised to float precision (in float64) once and cached, so that evaluation
     costs what a plain layer costs, certificates hold for the numbers in use, and two calls give equal bits.
-    The cache is dropped by `train()`, by any change of a parameter or of the scale, and by moving the layer.
+    The cache is dropped by `train()`, by any change of a parameter or of sigma, and by moving the layer.
     In evaluation the parameters receive no gradient; inputs do.
     """
 
@@ -68,8 +68,8 @@ class ScaledLayer(AtScale):
         return self._cache[1]
 
     def scaled_bias(self) -> Tensor | None:
-        """The bias in use, gain * b."""
-        return None if self.bias is None else self.gain * self.bias
+        """The bias in use, scale * b."""
+        return None if self.bias is None else self.scale * self.bias
 
     def drop_cache(self) -> None:
         """Forget the evaluation weight; the next evaluation computes it anew."""

@@ -1,8 +1,21 @@
 """The networks: each is a torch.nn.Sequential of parts, constrained or as its unconstrained twin."""
 
+from lipscale.models.build import DEFAULT_WIDTH, build, suitable_model
 from lipscale.models.convnet import convnet
 from lipscale.models.mlp import mlp
 from lipscale.models.parts import LIPSCHITZ, UNCONSTRAINED, Parts, parts_of, reference_parts
 from lipscale.models.resnet import resnet18
 
-__all__ = ["LIPSCHITZ", "UNCONSTRAINED", "Parts", "convnet", "mlp", "parts_of", "reference_parts", "resnet18"]
+__all__ = [
+    "DEFAULT_WIDTH",
+    "LIPSCHITZ",
+    "UNCONSTRAINED",
+    "Parts",
+    "build",
+    "convnet",
+    "mlp",
+    "parts_of",
+    "reference_parts",
+    "resnet18",
+    "suitable_model",
+]

@@ -47,7 +47,7 @@ def _plain(module: nn.Module) -> nn.Module:
         linear = nn.Linear(module.in_features, module.out_features)
         return _filled(linear, module.weight, module.scaled_bias())
     if isinstance(module, BatchCentering) and kind is BatchCentering:
-        return Shift((module.gain * (module.bias - module.mean)).detach().clone())
+        return Shift((module.scale * (module.bias - module.known_mean())).detach().clone())
     if isinstance(module, nn.Sequential) and kind.forward is nn.Sequential.forward:
         return _sequence(module)
     if kind in (ConvexResidual, Sum, Concatenate):

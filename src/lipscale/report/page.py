@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment
 from markupsafe import Markup
 
+from lipscale._files import write_atomically
 from lipscale.errors import UserError
 from lipscale.report.curves import certified_curve, selective
 from lipscale.report.record import RunRecord, read_records
 from lipscale.report.tables import attack_rows, shown_settings, side_by_side, tiles
 from lipscale.report.verdict import verdict
-from lipscale.training.checkpoint import write_atomically
 
 if TYPE_CHECKING:
     from lipscale.report.theme import Drawn

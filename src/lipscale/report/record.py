@@ -9,19 +9,19 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor
 
+from lipscale import runs
+from lipscale._files import load_tensors
 from lipscale.certificates.robustness import AttackName, Robustness
 from lipscale.data import Preprocessing, Stored
 from lipscale.errors import UserError
 from lipscale.metrics import Predictions
 from lipscale.metrics.binned import bins_for
 from lipscale.report.samples import Sample, worth_seeing
-from lipscale.runs import run as runs
 from lipscale.runs.assembly import read_data
 from lipscale.runs.evaluation import Metrics
 from lipscale.runs.folder import HISTORY, PREDICTIONS, ROBUSTNESS, stored_attacks
 from lipscale.runs.settings import Settings
 from lipscale.training import Epoch
-from lipscale.training.checkpoint import load_tensors
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from lipscale.training.checkpoint import write_atomically
+from lipscale._files import write_atomically
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart; on the page each becomes a CSS variable
 INK, FAINT, GRID = "#1a1b1c", "#8a8b8c", "#d9dadb"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from torch import Tensor
 
+from lipscale._files import load_tensors, save_tensors
 from lipscale.errors import UserError
-from lipscale.training.checkpoint import load_tensors, save_tensors
 
 
 class KeptTensors(MutableMapping[str, Tensor]):

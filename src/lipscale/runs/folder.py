@@ -1,5 +1,6 @@
 """The run folder: its files by name, how it is begun, and how its small files are read and written."""
 
+import hashlib
 import json
 import math
 from contextlib import suppress
@@ -8,11 +9,12 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from lipscale.runs.settings import Settings, make_settings, read_settings
+from lipscale._files import PARTIAL, write_atomically
 from lipscale.certificates.robustness import AttackName, Robustness
 from lipscale.data import Preprocessing
 from lipscale.errors import UnusableError, UserError
-from lipscale.training.checkpoint import write_atomically
+from lipscale.runs.lock import LOCK
+from lipscale.runs.settings import Settings, make_settings, read_settings
 
 SETTINGS, DATA, HISTORY = "settings.yaml", "data.json", "history.jsonl"
 CHECKPOINT, MODEL, PREDICTIONS = "checkpoint.safetensors", "model.safetensors", "predictions.safetensors"
@@ -25,7 +27,7 @@ def new_folder(settings: Settings) -> Path:
         try:
             settings.out.mkdir(parents=True, exist_ok=True)
         except FileExistsError:
-            raise UserError(f"{settings.out} is a file; choose another --out") from None
+            raise UserError(f"{settings.out} is a file; choose another `out`") from None
         except OSError as error:
             raise UserError(f"cannot create the run folder {settings.out}: {error.strerror}") from error
         require_empty(settings.out)
@@ -40,30 +42,33 @@ def new_folder(settings: Settings) -> Path:
             continue
         except OSError as error:
             raise UserError(f"cannot create the run folder {folder}: {error.strerror}") from error
-    raise UserError("runs/ is full; choose an --out")
+    raise UserError("runs/ is full; choose an `out`")
 
 
 def require_empty(folder: Path) -> None:
     """Refuse a folder with anything in it but what a run that was killed as it began has left."""
-    leftovers = {name for kept in (DATA, VERSIONS) for name in (kept, f"{kept}.partial")} | {f"{SETTINGS}.partial"}
-    if any(entry.name not in leftovers for entry in folder.iterdir()):
-        raise UserError(f"{folder} exists; choose another --out, or go on with: lipscale train --resume {folder}")
+    leftovers = (LOCK, DATA, VERSIONS)
+    if any(entry.name not in leftovers and entry.suffix != PARTIAL for entry in folder.iterdir()):
+        raise UserError(f"{folder} exists; choose another `out`, or go on with lipscale.resume('{folder}')")
 
 
 def clear(folder: Path) -> None:
     """Take back the first files of a run that could not be begun."""
     with suppress(OSError):
-        for name in (DATA, VERSIONS, SETTINGS):
+        for name in (DATA, VERSIONS, SETTINGS, LOCK):
             (folder / name).unlink(missing_ok=True)
         folder.rmdir()
 
 
-def history_lines(path: Path) -> list[str]:
-    """The lines of a history, none where there is no file yet."""
-    try:
-        return path.read_text(errors="replace").splitlines() if path.exists() else []
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
+def fingerprints(folder: Path) -> dict[str, str]:
+    """The SHA-256 of the small files that decide what the network answers; its weights carry them along."""
+    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in (SETTINGS, DATA)}
+
+
+def remove_partials(folder: Path) -> None:
+    """What a killed process had begun to write."""
+    for path in folder.glob(f"*{PARTIAL}"):
+        path.unlink(missing_ok=True)
 
 
 def stored_settings(folder: Path) -> Settings:

@@ -1,25 +1,27 @@
 """One process at a time in a run folder."""
 
-import fcntl
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from lipscale.errors import UserError
 
+LOCK = ".lock"
+
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold a run folder. The lock is on the folder itself, and the kernel drops it however the process ends."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
+def locked(path: Path) -> Iterator[None]:
+    """Hold a folder (by a file in it) or a file; the system drops the lock however the process ends."""
+    lock = FileLock(path / LOCK if path.is_dir() else path)
+    # a file system without locks, or a folder that may only be read: better to go on than to refuse
+    with suppress(OSError, NotImplementedError):
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"another process works on {folder}: wait until it has ended, or stop it first") from None
-        except OSError:
-            pass  # a file system without locks: better to train than to refuse
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise UserError(f"another process works on {path}: wait until it has ended, or stop it first") from None
+    try:
         yield
     finally:
-        os.close(handle)
+        lock.release()

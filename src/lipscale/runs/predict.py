@@ -20,8 +20,8 @@ from lipscale.data.memory import require_memory
 from lipscale.data.pictures import quiet_pillow, read_picture
 from lipscale.errors import UserError
 from lipscale.layers.evaluation import evaluation_mode
-from lipscale.training.inference import predict_logits
 from lipscale.runs.run import Run
+from lipscale.training.inference import predict_logits
 
 log = logging.getLogger("lipscale")
 

@@ -44,7 +44,20 @@ class Settings(RunSettings, TrainingSettings, ModelSettings, DataSettings):
 
 
 def replace(settings: Settings, **changes: Any) -> Settings:
-    """The settings with some values changed and checked."""
+    """The settings with some values changed and checked.
+
+    Args:
+        settings: Where to start from.
+        changes: New values, by name.
+
+    Returns:
+        New settings; the old ones stay as they are.
+
+    Example:
+        >>> import lipscale
+        >>> lipscale.replace(lipscale.Settings(), offset=3.0).offset
+        3.0
+    """
     return make_settings({**settings.model_dump(), **changes})
 
 

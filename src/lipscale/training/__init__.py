@@ -1,6 +1,25 @@
-"""Algorithm 1 and its checkpoints."""
+"""Algorithm 1 as one straight loop, `fit` around it, and the parts that it is made of.
 
-from lipscale.training.algorithm import Epoch, ListTraining
-from lipscale.training.checkpoint import load_tensors, load_training, save_tensors, save_training
+algorithm    Phase I and Phase II
+epoch        step 1: one epoch of either phase
+plan         the epochs of each phase, and the learning rate
+batches      where batches come from
+optimizer, methods, checkpoint, progress, settings
+"""
 
-__all__ = ["Epoch", "ListTraining", "load_tensors", "load_training", "save_tensors", "save_training"]
+from lipscale.training.algorithm import Training, algorithm_1
+from lipscale.training.checkpoint import load_training, save_training
+from lipscale.training.epoch import Epoch
+from lipscale.training.fitting import Fit, fit
+from lipscale.training.settings import TrainingSettings
+
+__all__ = [
+    "Epoch",
+    "Fit",
+    "Training",
+    "TrainingSettings",
+    "algorithm_1",
+    "fit",
+    "load_training",
+    "save_training",
+]

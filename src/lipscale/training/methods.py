@@ -39,7 +39,7 @@ class Method:
 
 def method_of(settings: TrainingSettings, *, box: Box | None = None) -> Method:
     """The method that the settings name; attacked inputs stay in the box."""
-    reach: dict[str, Any] = {"epsilon": settings.attack_epsilon, "steps": settings.attack_steps, "box": box}
+    within: dict[str, Any] = {"epsilon": settings.attack_epsilon, "steps": settings.attack_steps, "box": box}
     methods: dict[str, Method] = {
         "list": Method(partial(offset_cross_entropy, offset=settings.offset), as_it_is),
         "fixed": Method(partial(offset_cross_entropy, offset=settings.offset), as_it_is),
@@ -47,8 +47,8 @@ def method_of(settings: TrainingSettings, *, box: Box | None = None) -> Method:
         "label-smoothing": Method(partial(smoothed_cross_entropy, smoothing=settings.smoothing), as_it_is),
         "focal": Method(partial(focal_loss, gamma=settings.focal_gamma), as_it_is),
         "focal-schedule": Method(scheduled_focal_loss, as_it_is),
-        "pgd-at": Method(offset_cross_entropy, partial(adversarial_batch, **reach)),
-        "caat": Method(offset_cross_entropy, partial(miscalibrated_batch, **reach)),
+        "pgd-at": Method(offset_cross_entropy, partial(adversarial_batch, **within)),
+        "caat": Method(offset_cross_entropy, partial(miscalibrated_batch, **within)),
     }
     return methods[settings.method]
 

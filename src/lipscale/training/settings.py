@@ -119,15 +119,3 @@ class TrainingSettings(StageSettings):
     def is_constrained(self) -> bool:
         """Whether the method holds a Lipschitz constant."""
         return self.method in CONSTRAINED
-
-
-def planned_epochs(settings: TrainingSettings) -> tuple[int, int]:
-    """The most epochs of Phase I, and those of Phase II: a tenth of the budget where the settings leave it open.
-
-    With `phase1_only` Phase II is planned all the same: Phase I must not learn that nothing follows.
-    """
-    if settings.method != "list":
-        return settings.epochs, 0
-    if settings.phase2_epochs is not None:
-        return settings.epochs, settings.phase2_epochs
-    return settings.epochs - settings.epochs // 10, settings.epochs // 10

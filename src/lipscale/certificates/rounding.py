@@ -1,0 +1,233 @@
+"""How far floating-point arithmetic can take a network's logits from what its weights define: a proof, layer by layer.
+
+In exact arithmetic a layer m is B-Lipschitz. A computer evaluates it at a slightly wrong input, with an error of its
+own. Along a network two numbers are carried, both as affine functions of the norm ||x|| of its input:
+
+    N   bounds the norm of the exact values,          N' = B N + ||m(0)||
+    E   bounds how far the computed ones are off,     E' = B E + (what computing m adds for inputs of norm N + E)
+
+What a layer adds is the classical forward error of a sum of n products in any order: gamma_n = n u / (1 - n u) times
+the sum of their magnitudes (Higham, 2002, Sec. 3.1). It holds for plain and fused sums, and not for TF32 or Winograd's
+convolutions, which certificates in float64 never meet. Overflow and underflow are left out: networks are far from both.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import type_before_parametrizations
+
+from lipscale.bounds import Walk, matrix_norm
+from lipscale.bounds.norms import padding_factor, split_phases
+from lipscale.bounds.torch_rules import geometry
+from lipscale.layers import (
+    Concatenate,
+    ConvexResidual,
+    GroupSort2,
+    L2NormPool2d,
+    PadToMultiple,
+    Scale,
+    Shift,
+    Standardise,
+    Sum,
+)
+
+# the error of a module that has no rule here, in units of the last place of its largest possible output: more than a
+# sum of a million terms can be off
+UNKNOWN = 1e6
+FUNCTION = 8  # the same for an elementary function of one number, and for what surrounds it
+
+
+@dataclass(frozen=True)
+class Affine:
+    """slope * ||x|| + offset, both at least zero."""
+
+    slope: float
+    offset: float
+
+    def __add__(self, other: "Affine") -> "Affine":
+        return Affine(self.slope + other.slope, self.offset + other.offset)
+
+    def __mul__(self, factor: float) -> "Affine":
+        return Affine(self.slope * factor, self.offset * factor)
+
+    def at(self, norms: Tensor) -> Tensor:
+        """The value for inputs of these norms, (N,)."""
+        return self.slope * norms + self.offset
+
+
+@dataclass(frozen=True)
+class Values:
+    """What is known of the values at one place of the network: their norm, and how far they are off."""
+
+    norm: Affine
+    error: Affine
+
+    @property
+    def computed(self) -> Affine:
+        """The norm of the values as they were computed."""
+        return self.norm + self.error
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A B-Lipschitz layer: the norm of m(0), and the error that it adds to an input of norm M, rate * M + offset."""
+
+    lipschitz: float
+    at_zero: float = 0.0
+    rate: float = 0.0
+    offset: float = 0.0
+
+    def __call__(self, values: Values) -> Values:
+        """The values behind the layer."""
+        added = values.computed * self.rate + Affine(0.0, self.offset)
+        return Values(values.norm * self.lipschitz + Affine(0.0, self.at_zero), values.error * self.lipschitz + added)
+
+
+def forward_error(net: nn.Module, walk: Walk, dtype: torch.dtype) -> Affine:
+    """A bound on ||fl(f)(x) - f(x)|| over all x, where `dtype` computes f.
+
+    Args:
+        net: The network in evaluation, in ordinary layers where it has ones (see `export_plain`).
+        walk: Knows the Lipschitz constant of each module, and the shape of its inputs.
+        dtype: torch.float32 or torch.float64.
+
+    Returns:
+        The bound as an affine function of ||x||.
+    """
+    unit = torch.finfo(dtype).eps / 2
+    inputs = Values(Affine(1.0, 0.0), Affine(0.0, 0.0))  # x itself is what it is
+    error = _through(net, inputs, walk, unit).error
+    return error * (1 + 1e-6)  # the rounding of these few numbers themselves
+
+
+def _through(module: nn.Module, values: Values, walk: Walk, unit: float) -> Values:
+    """The values behind a module."""
+    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
+        for child in module:
+            values = _through(child, values, walk, unit)
+        return values
+    if isinstance(module, ConvexResidual | Sum):
+        return _joined(module, values, walk, unit)
+    if isinstance(module, Concatenate):
+        parts = [_through(branch, values, walk, unit) for branch in module]
+        return Values(*(_total([getattr(part, name) for part in parts]) for name in ("norm", "error")))
+    kind: Any = type_before_parametrizations(module)
+    rule = next((rule for known, rule in RULES.items() if issubclass(kind, known)), _unknown)
+    return rule(module, walk, unit)(values)
+
+
+def _total(parts: list[Affine]) -> Affine:
+    return Affine(math.hypot(*(p.slope for p in parts)), math.hypot(*(p.offset for p in parts)))
+
+
+def _joined(block: "ConvexResidual | Sum", values: Values, walk: Walk, unit: float) -> Values:
+    """alpha * branch + (1 - alpha) * sigma * skip: the two paths' errors, blended, and that of blending them."""
+    branch, skip = _through(block.branch, values, walk, unit), _through(block.skip, values, walk, unit)
+    sigma, alpha = abs(float(getattr(block, "sigma", 1.0))), 1.0
+    beta = 1.0
+    if isinstance(block, ConvexResidual):
+        alpha = float(block.alpha.detach().double())
+        beta = (1 - alpha) * sigma
+    # alpha is a function of one number, and the blend takes a handful of operations on the two paths
+    size = branch.computed + skip.computed * sigma
+    added = size * (2 * FUNCTION * unit)
+    return Values(branch.norm * alpha + skip.norm * beta, branch.error * alpha + skip.error * beta + added)
+
+
+def gamma(terms: int, unit: float) -> float:
+    """gamma_n = n u / (1 - n u): the relative error of a sum of n products in any order."""
+    return terms * unit / (1 - terms * unit) if terms * unit < 0.5 else math.inf
+
+
+def _pixels(module: nn.Module, walk: Walk) -> float:
+    """sqrt(H W) of a module's inputs: how often a channel's constant counts."""
+    shape = walk.shape(module)
+    return math.inf if shape is None else math.sqrt(math.prod(shape[1:]))
+
+
+def _linear(layer: nn.Linear, walk: Walk, unit: float) -> Layer:
+    bias = 0.0 if layer.bias is None else float(layer.bias.detach().double().norm())
+    error = gamma(layer.in_features + 1, unit)
+    return Layer(walk(layer), bias, error * matrix_norm(layer.weight.detach().abs()), error * bias)
+
+
+def _conv(layer: nn.Conv2d, walk: Walk, unit: float) -> Layer:
+    """|K| has its largest response at frequency zero, so its norm is that of the sum of its taps."""
+    where, kernels = geometry(layer, walk), layer.weight.detach().double().abs().chunk(layer.groups)
+    taps = (split_phases(kernel, where["stride"]).sum((2, 3)) for kernel in kernels)
+    extent = tuple((k - 1) * d + 1 for k, d in zip(layer.kernel_size, layer.dilation, strict=True))
+    padding = {name: where[name] for name in ("stride", "padding", "padding_mode", "size")}
+    largest = max(map(matrix_norm, taps)) * padding_factor(extent, **padding)  # type: ignore[arg-type]
+    bias = 0.0 if layer.bias is None else float(layer.bias.detach().double().norm()) * _output_pixels(where, extent)
+    error = gamma(layer.weight[0].numel() + 1, unit)
+    return Layer(walk(layer), bias, error * largest, error * bias)
+
+
+def _output_pixels(where: dict[str, Any], extent: tuple[int, ...]) -> float:
+    """sqrt(H' W') of a convolution's outputs."""
+    if where["size"] is None:
+        return math.inf
+    sides = zip(where["size"], where["padding"], extent, where["stride"], strict=True)
+    return math.sqrt(math.prod((size + sum(pads) - width) // stride + 1 for size, pads, width, stride in sides))
+
+
+def _shift(layer: Shift, walk: Walk, unit: float) -> Layer:
+    size = float(layer.shift.double().norm()) * _pixels(layer, walk)
+    return Layer(1.0, size, unit, unit * size)
+
+
+def _standardise(layer: Standardise, walk: Walk, unit: float) -> Layer:
+    size = float((layer.mean.double() / layer.std.double()).norm()) * _pixels(layer, walk)
+    return Layer(walk(layer), size, 3 * unit * walk(layer), 3 * unit * size)
+
+
+def _norm_pool(layer: L2NormPool2d, walk: Walk, unit: float) -> Layer:
+    pixels = round(_pixels(layer, walk) ** 2)
+    return Layer(1.0, rate=gamma(pixels + 2, unit))
+
+
+def _average(layer: nn.Module, walk: Walk, unit: float) -> Layer:
+    return Layer(walk(layer), rate=gamma(round(_pixels(layer, walk) ** 2) + 1, unit) * max(1.0, walk(layer)))
+
+
+def _exact(layer: nn.Module, walk: Walk, unit: float) -> Layer:
+    return Layer(walk(layer))
+
+
+def _function(layer: nn.Module, walk: Walk, unit: float) -> Layer:
+    """An elementary function of each number; m(0) is measured."""
+    lipschitz, size = walk(layer), _at_zero(layer, walk)
+    return Layer(lipschitz, size, FUNCTION * unit * lipschitz, FUNCTION * unit * size)
+
+
+def _unknown(layer: nn.Module, walk: Walk, unit: float) -> Layer:
+    lipschitz, size = walk(layer), _at_zero(layer, walk)
+    return Layer(lipschitz, size, UNKNOWN * unit * lipschitz, UNKNOWN * unit * size)
+
+
+def _at_zero(layer: nn.Module, walk: Walk) -> float:
+    shape = walk.shape(layer)
+    if shape is None:
+        return math.inf
+    like = next((t for t in [*layer.parameters(), *layer.buffers()] if t.is_floating_point()), torch.zeros(()))
+    with torch.no_grad():
+        return float(layer(like.new_zeros(1, *shape)).double().norm()) * (1 + 1e-3)
+
+
+# the first that a module is an instance of
+RULES: dict[type[nn.Module], Callable[[Any, Walk, float], Layer]] = {
+    nn.Linear: _linear,
+    nn.Conv2d: _conv,
+    Shift: _shift,
+    Standardise: _standardise,
+    L2NormPool2d: _norm_pool,
+    **dict.fromkeys((nn.AvgPool2d, nn.AdaptiveAvgPool2d), _average),
+    **dict.fromkeys((GroupSort2, PadToMultiple, nn.Identity, nn.Flatten, nn.Unflatten, nn.PixelUnshuffle), _exact),
+    **dict.fromkeys((nn.PixelShuffle, nn.ChannelShuffle, nn.ReLU, nn.MaxPool2d, nn.ZeroPad2d, nn.Dropout), _exact),
+    **dict.fromkeys((nn.CircularPad2d, nn.ReflectionPad2d, nn.ReplicationPad2d), _exact),
+    **dict.fromkeys((Scale, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh), _function),
+}

@@ -1,0 +1,54 @@
+"""The network that settings name."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from lipscale.data.memory import require_memory
+from lipscale.errors import UserError
+from lipscale.models.convnet import convnet
+from lipscale.models.mlp import mlp
+from lipscale.models.parts import UNCONSTRAINED, Parts, parts_of
+from lipscale.models.resnet import resnet18
+from lipscale.models.settings import ModelSettings
+
+DEFAULT_WIDTH = {"resnet18": 64, "convnet": 32, "mlp": 256}
+# up to this many pixels the MLP serves better than a convolution
+TINY_IMAGE = 16 * 16
+COPIES = 8  # of the weights that live at once: the optimizer's moments, orthogonalisation in float64
+
+
+def suitable_model(input_shape: Sequence[int]) -> str:
+    """What `auto` takes: an MLP for rows and tiny images, else the convnet."""
+    return "mlp" if len(input_shape) == 1 or math.prod(input_shape[1:]) <= TINY_IMAGE else "convnet"
+
+
+def build(
+    settings: ModelSettings,
+    classes: int,
+    input_shape: tuple[int, ...],
+    *,
+    mean: Sequence[float] | None = None,
+    constrained: bool = True,
+) -> nn.Sequential:
+    """The network for inputs (C, H, W) or (F,), or its unconstrained twin; the input layer subtracts the mean."""
+    model = suitable_model(input_shape) if settings.model == "auto" else settings.model
+    width = settings.width or DEFAULT_WIDTH[model]
+    if model != "mlp" and len(input_shape) != 3:
+        raise UserError(f"{model} takes images; for rows of {input_shape[0]} numbers use mlp as `model`")
+
+    def made_of(parts: Parts) -> nn.Sequential:
+        if model == "mlp":
+            return mlp(classes, input_shape, width, depth=settings.depth, mean=mean, parts=parts)
+        if model == "convnet":
+            return convnet(classes, input_shape[0], width, mean=mean, parts=parts)
+        return resnet18(classes, input_shape[0], width, image_size=min(input_shape[1:]), mean=mean, parts=parts)
+
+    with torch.device("meta"):  # the twin without memory: what a file says must not fill the machine
+        size = sum(parameter.nbytes for parameter in made_of(UNCONSTRAINED).parameters())
+    require_memory(
+        COPIES * size, f"{model} of width {width}" + (f" and depth {settings.depth}" if model == "mlp" else "")
+    )
+    return made_of(parts_of(layers=settings.layers if constrained else "plain", padding=settings.padding))

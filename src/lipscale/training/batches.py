@@ -1,0 +1,239 @@
+"""Where an epoch's batches come from: samples in memory, or anybody's Dataset or DataLoader of (inputs, labels)."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sized
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+)
+
+from lipscale._random import random_stream
+from lipscale.data import Samples, as_input, split_calibration, stratified
+from lipscale.data.batches import epoch_batches
+from lipscale.errors import UserError
+
+MEASURED_AT_ONCE = 512  # samples
+Batch = tuple[Tensor, Tensor]
+
+
+class Batches(ABC):
+    """A set of samples as a training draws it."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """The batches of an epoch."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """The samples."""
+
+    @abstractmethod
+    def epoch(self, *purpose: str | int, augmented: bool = True) -> Iterator[Batch]:
+        """All batches, shuffled; the same purpose draws the same ones again, where that is in our hands."""
+
+    @abstractmethod
+    def in_order(self) -> Iterator[Batch]:
+        """Every sample once, as it is, to measure on."""
+
+    def labels(self) -> Tensor:
+        """The labels of all samples, in order."""
+        return torch.cat([labels for _, labels in self.in_order()])
+
+    @abstractmethod
+    def join(self, other: Any) -> "Batches":
+        """D_train and D_cal together, for Phase II."""
+
+    @abstractmethod
+    def to(self, device: torch.device) -> "Batches":
+        """The same batches, delivered to a device."""
+
+
+@dataclass(frozen=True)
+class SampleBatches(Batches):
+    """Batches of samples in memory: the seed decides on every one of them."""
+
+    samples: Samples
+    batch_size: int
+    augmentation: str = "none"
+    seed: int = 0
+
+    def __len__(self) -> int:
+        return -(-len(self.samples) // self.batch_size)
+
+    @property
+    def size(self) -> int:
+        """The samples."""
+        return len(self.samples)
+
+    def epoch(self, *purpose: str | int, augmented: bool = True) -> Iterator[Batch]:
+        """Shuffled by (seed, purpose)."""
+        augmentation = self.augmentation if augmented else "none"
+        return epoch_batches(
+            self.samples, self.batch_size, augmentation=augmentation, seed=self.seed, stream=tuple(purpose)
+        )
+
+    def in_order(self) -> Iterator[Batch]:
+        """A few hundred at a time."""
+        for chunk in torch.arange(len(self.samples), device=self.samples.labels.device).split(MEASURED_AT_ONCE):
+            yield as_input(self.samples.inputs[chunk]), self.samples.labels[chunk]
+
+    def labels(self) -> Tensor:
+        """Nothing need be read for them."""
+        return self.samples.labels
+
+    def join(self, other: "SampleBatches") -> "SampleBatches":
+        """Both sets of samples, this one first."""
+        return replace(self, samples=self.samples.join(other.samples))
+
+    def to(self, device: torch.device) -> "SampleBatches":
+        """The samples on a device."""
+        return replace(self, samples=self.samples.to(device))
+
+
+@dataclass(frozen=True)
+class LoaderBatches(Batches):
+    """What a DataLoader yields: its shuffling and its augmentation are its own."""
+
+    loaders: tuple[DataLoader[Any], ...]
+    device: torch.device | None = None
+
+    def __len__(self) -> int:
+        try:
+            return sum(map(len, self.loaders))
+        except TypeError:
+            raise UserError("the data loader has no length, and a plan needs one: give it a __len__") from None
+
+    @property
+    def size(self) -> int:
+        """The samples; where a loader's data set does not say, its batches times its batch size."""
+        return sum(
+            len(loader.dataset) if isinstance(loader.dataset, Sized) else len(loader) * (loader.batch_size or 1)
+            for loader in self.loaders
+        )
+
+    def epoch(self, *purpose: str | int, augmented: bool = True) -> Iterator[Batch]:
+        """Each loader once; there is no other way to draw from it."""
+        return self.in_order()
+
+    def in_order(self) -> Iterator[Batch]:
+        """Each loader once, every batch checked."""
+        count = 0
+        for batch in chain(*self.loaders):
+            count += 1
+            inputs, labels = _checked(batch)
+            yield inputs.to(self.device), labels.to(self.device)
+        if count == 0:
+            raise UserError("the data loader yields no batch: is its data set empty, or smaller than a dropped batch?")
+
+    def join(self, other: "LoaderBatches") -> "LoaderBatches":
+        """One shuffled loader over both data sets where that can be; else one loader after the other."""
+        loaders = (*self.loaders, *other.loaders)
+        first = loaders[0]
+        plain = (RandomSampler, SequentialSampler)
+        if first.batch_size is None or not all(isinstance(loader.sampler, plain) for loader in loaders):
+            return replace(self, loaders=loaders)
+        joined = _like(first, ConcatDataset([loader.dataset for loader in loaders]))
+        return replace(self, loaders=(joined,))
+
+    def to(self, device: torch.device) -> "LoaderBatches":
+        """The same loaders; batches move one by one."""
+        return replace(self, device=device)
+
+
+def batches_of(data: Any, *, batch_size: int, seed: int) -> Batches:
+    """Batches of whatever a user has: batches, samples, a DataLoader or a Dataset."""
+    if isinstance(data, Batches):
+        return data
+    if isinstance(data, Samples):
+        return SampleBatches(data, min(batch_size, len(data)), seed=seed)
+    if isinstance(data, DataLoader):
+        return LoaderBatches((data,))
+    if not isinstance(data, Dataset) and not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+        raise UserError(f"expected a Dataset or DataLoader of (inputs, labels), got {type(data).__name__}")
+    if isinstance(data, Sized) and len(data) == 0:
+        raise UserError("the data set is empty")
+    shuffle = not isinstance(data, IterableDataset)
+    generator = random_stream(seed, "loader")
+    return LoaderBatches((DataLoader(data, batch_size, shuffle=shuffle, generator=generator),))
+
+
+def split_data(data: Any, fraction: float, *, seed: int) -> tuple[Any, Any]:
+    """D_train and D_cal of whatever a user has; stratified where the labels are known without reading every sample."""
+    if isinstance(data, Samples):
+        classes = tuple(map(str, range(int(data.labels.max()) + 1)))
+        return split_calibration(data, fraction, seed=seed, classes=classes)
+    if isinstance(data, DataLoader):
+        if not isinstance(data.dataset, Sized) or not isinstance(data.sampler, RandomSampler | SequentialSampler):
+            raise UserError("this data loader cannot be split: give a calibration set of its own")
+        train_part, calibration_part = split_data(data.dataset, fraction, seed=seed)
+        return _like(data, train_part), DataLoader(
+            calibration_part, data.batch_size, num_workers=data.num_workers, collate_fn=data.collate_fn
+        )
+    if not isinstance(data, Sized):
+        raise UserError("a data set without a length cannot be split: give a calibration set of its own")
+    labels = _known_labels(data)
+    if labels is None:
+        labels = torch.zeros(len(data), dtype=torch.long)
+    count = round(fraction * len(data))
+    if not 0 < count < len(data):
+        raise UserError(
+            f"`calibration_fraction` {fraction} of {len(data)} samples leaves one part empty: give more data"
+        )
+    calibration, train = stratified(labels, count, seed=seed, stream="calibration")
+    items: Any = data
+    return Subset(items, train.tolist()), Subset(items, calibration.tolist())
+
+
+def _like(loader: DataLoader[Any], dataset: Any) -> DataLoader[Any]:
+    """A loader of other data that loads as this one does."""
+    return DataLoader(
+        dataset,
+        loader.batch_size,
+        shuffle=isinstance(loader.sampler, RandomSampler),
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        pin_memory=loader.pin_memory,
+        drop_last=loader.drop_last,
+        generator=loader.generator,
+    )
+
+
+def _known_labels(data: Any) -> Tensor | None:
+    """The labels of a TensorDataset, or those that a data set calls `targets`, as torchvision's do."""
+    tensors, targets = getattr(data, "tensors", None), getattr(data, "targets", None)
+    known = tensors[-1] if tensors else targets
+    try:
+        labels = torch.as_tensor(known)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    is_one_each = labels.ndim == 1 and len(labels) == len(data) and not labels.is_floating_point()
+    return labels.long() if is_one_each else None
+
+
+def _checked(batch: Any) -> Batch:
+    if not isinstance(batch, tuple | list) or len(batch) != 2 or not all(isinstance(part, Tensor) for part in batch):
+        kind = (
+            f"{type(batch).__name__} of {len(batch)}"
+            if isinstance(batch, tuple | list | dict)
+            else type(batch).__name__
+        )
+        raise UserError(f"expected batches that are pairs of tensors (inputs, labels), got a {kind}")
+    inputs, labels = batch
+    if labels.ndim != 1 or labels.is_floating_point() or len(labels) != len(inputs):
+        raise UserError(
+            f"expected labels (B,) of whole numbers for inputs {tuple(inputs.shape)}, "
+            f"got {labels.dtype} {tuple(labels.shape)}"
+        )
+    return inputs, labels.long()

@@ -1,0 +1,104 @@
+"""One epoch: step 1 of Algorithm 1, batch by batch, and what came of it."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from lipscale import _processes as processes
+from lipscale._random import random_stream
+from lipscale.errors import DivergedError, StoppedError
+from lipscale.layers import estimate_means
+from lipscale.training.batches import Batches
+from lipscale.training.optimizer import set_share
+
+if TYPE_CHECKING:
+    from lipscale.training.algorithm import Training
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What one epoch did; a line of the run's history."""
+
+    phase: int
+    epoch: int  # within the phase, from 1
+    loss: float  # mean training loss
+    train_accuracy: float  # of the network as it trained
+    lipschitz: float | None  # L after the epoch's update; none in an unconstrained network
+    temperature: float | None  # T* that moved it; none where there is no feedback
+    temperature_error: float | None  # the standard error of log T*
+    calibration_accuracy: float | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class StoppedEpoch:
+    """How far an epoch was when it was asked to stop: enough to go on within it."""
+
+    batches: int
+    sums: list[float]  # of losses, correct answers, samples
+
+
+def train_epoch(
+    training: "Training", data: Batches, *, phase: int, should_stop: Callable[[], bool]
+) -> tuple[float, float]:
+    """Train on all batches once; the mean loss and the accuracy. The network ends in evaluation mode.
+
+    theta <- theta - eta Optimizer(grad of the loss)
+    """
+    net, optimizer, settings = training.net, training.optimizer, training.settings
+    number = 1 + training.epochs_of(phase)
+    net.train()
+    optimizer.train()
+    sums = torch.zeros(3, device=training.device)  # of losses, correct answers, samples
+    done, last = 0, None
+    if training.stopped is not None:  # within an epoch; batches are drawn anyway, for their random numbers
+        done, sums = training.stopped.batches, torch.tensor(training.stopped.sums, device=training.device)
+    for step, (inputs, labels) in enumerate(data.epoch("train", phase, number)):
+        last = inputs[:1]
+        if step < done:
+            continue
+        set_share(optimizer, training.plan.share(phase, number, step, len(data), training.epochs_of(1)))
+        stream = random_stream(settings.seed, "method", training.epochs_of(1), step + 1)
+        logits = training.forward(training.method.transform(net, inputs, labels, stream))
+        loss = training.method.loss(logits, labels, weights=training.class_weights)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        processes.average_gradients(net.parameters())
+        optimizer.step()
+        # stays on the device: no synchronisation in the loop
+        correct = (logits.detach().argmax(1) == labels).sum()
+        sums += torch.stack((loss.detach() * len(labels), correct, torch.full_like(loss.detach(), len(labels))))
+        if should_stop():
+            training.stopped = StoppedEpoch(step + 1, sums.tolist())
+            raise StoppedError(f"stopped after batch {step + 1}")
+    training.stopped = None
+    loss_sum, correct_sum, count = processes.total(sums).tolist()
+    if not math.isfinite(loss_sum):
+        raise DivergedError(f"the loss became {loss_sum / count} in epoch {number} of Phase {'I' * phase}")
+    finish_weights(training, data, phase, number)
+    with torch.no_grad():
+        if last is not None and not net(last).isfinite().all():
+            raise DivergedError(f"the logits became infinite in epoch {number} of Phase {'I' * phase}")
+    return loss_sum / count, correct_sum / count
+
+
+def finish_weights(training: "Training", data: Batches, phase: int, number: int) -> None:
+    """The network as it would be shipped: averaged weights, and the exact centering means of them.
+
+    What is saved, measured and shipped is one and the same state, so it stays until the next epoch begins.
+    """
+    training.optimizer.eval()
+    training.net.eval()
+    estimate_means(training.net, _inputs(data, training.settings.centering_batches, phase, number))
+
+
+def _inputs(data: Batches, count: int, phase: int, number: int) -> Iterator[Tensor]:
+    """Training inputs as they will come in evaluation, without augmentation."""
+    for seen, (inputs, _) in enumerate(data.epoch("centering", phase, number, augmented=False)):
+        if seen == count:
+            return
+        yield inputs

@@ -1,0 +1,156 @@
+"""`fit`: a network and data to a calibrated, certified network, in one call."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from lipscale.attacks.ball import Box
+from lipscale.errors import DivergedError, StoppedError, UserError
+from lipscale.layers import batch_means, evaluation_mode
+from lipscale.losses import class_weights
+from lipscale.training.algorithm import Training, algorithm_1
+from lipscale.training.batches import Batches, batches_of, split_data
+from lipscale.training.checkpoint import load_training, save_training
+from lipscale.training.epoch import Epoch
+from lipscale.training.optimizer import default_learning_rate
+from lipscale.training.progress import TrainingProgress
+from lipscale.training.settings import TrainingSettings
+
+DEFAULT_BATCH_SIZE = 128
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A finished training: the network in evaluation mode, ready to certify, and how it came about."""
+
+    net: nn.Module
+    lipschitz: float | None  # L*, or the fixed L; none in an unconstrained network
+    history: tuple[Epoch, ...]
+    converged: bool | None  # whether the feedback came to rest; none without feedback
+    advice: str | None  # about a calibration set that was too small
+    train_size: int
+    calibration_size: int
+    seconds: float
+
+    def epochs_of(self, phase: int) -> int:
+        """The epochs that a phase took."""
+        return sum(epoch.phase == phase for epoch in self.history)
+
+
+def fit(
+    net: nn.Module,
+    train: Any,
+    calibration: Any = None,
+    *,
+    epochs: int = 40,
+    offset: float = 0.0,
+    checkpoint: str | Path | None = None,
+    progress: bool = True,
+    on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+    should_stop: Callable[[], bool] = lambda: False,
+    box: Box | None = None,
+    **settings: Any,
+) -> Fit:
+    """Train with LiST, both phases of Algorithm 1.
+
+    Args:
+        net: A network with scaled layers (lipscale.models, or your own Sequential of lipscale.layers).
+        train: A Dataset or DataLoader of (inputs, labels).
+        calibration: Likewise, for the feedback on L; left out, a tenth of `train`.
+        epochs: The budget: the whole training is planned for it.
+        offset: Margin offset xi of the loss; larger is more robust, often less accurate.
+        checkpoint: A file to save to after every epoch. Where it exists, training goes on from it.
+        progress: Show a progress bar.
+        on_epoch: Called after every epoch.
+        should_stop: Asked after every batch; a yes saves the checkpoint and raises StoppedError.
+        box: The range of an input's values, for methods that attack training batches.
+        settings: Anything else in `lipscale.training.TrainingSettings`: batch_size, learning_rate, seed, ...
+
+    Returns:
+        The network, L*, the history and what else there is to know.
+
+    Example:
+        >>> import torch, lipscale
+        >>> data = torch.utils.data.TensorDataset(torch.rand(200, 4), torch.arange(200) % 2)
+        >>> net = lipscale.models.mlp(num_classes=2, input_shape=4, width=8)
+        >>> result = lipscale.fit(net, data, epochs=2, progress=False)
+        >>> len(result.history), result.net.training
+        (2, False)
+    """
+    training = new_training(net, train, calibration, {**settings, "epochs": epochs, "offset": offset}, box=box)
+    path = None if checkpoint is None else Path(checkpoint)
+    if path is not None and path.exists():
+        load_training(path, training)
+    with TrainingProgress(training.plan, training.settings) if progress else nullcontext() as display:
+
+        def finish(epoch: Epoch) -> None:
+            on_epoch(epoch)
+            if path is not None:
+                save_training(path, training)
+            if display is not None:
+                display(epoch)
+
+        try:
+            algorithm_1(training, on_epoch=finish, should_stop=should_stop)
+        except StoppedError:
+            if path is not None:
+                save_training(path, training)
+            done = training.history[-1] if training.history else None
+            where = "0 whole epochs" if done is None else f"{done.epoch} whole epochs of Phase {'I' * done.phase}"
+            raise StoppedError(f"stopped after {where}{', all is saved' if path else ''}") from None
+        except DivergedError as error:
+            last = f"; the last good checkpoint is {path}" if path is not None and path.exists() else ""
+            rate = training.settings.learning_rate
+            raise DivergedError(f"{error}{last}; try a smaller `learning_rate` than {rate:g}") from None
+    return _finished(training)
+
+
+def new_training(
+    net: nn.Module, train: Any, calibration: Any, settings: dict[str, Any], *, box: Box | None = None
+) -> Training:
+    """A training at its very beginning, where the network is."""
+    chosen = TrainingSettings.checked(settings)
+    if chosen.method != "list" and calibration is not None:
+        raise UserError(f"method {chosen.method} has no feedback and so no use for a calibration set: join it to train")
+    if chosen.method == "list" and calibration is None:
+        if isinstance(train, Batches):
+            raise UserError("batches cannot be split: give a calibration set of their own")
+        train, calibration = split_data(train, chosen.calibration_fraction, seed=chosen.seed)
+    batch_size = chosen.batch_size or DEFAULT_BATCH_SIZE
+    rate = chosen.learning_rate or default_learning_rate(chosen)
+    resolved = chosen.model_copy(update={"learning_rate": rate, "batch_size": batch_size})
+    device = next(net.parameters()).device
+    parts = [
+        None if part is None else batches_of(part, batch_size=batch_size, seed=chosen.seed).to(device)
+        for part in (train, calibration)
+    ]
+    assert parts[0] is not None
+    weights = _class_weights(net, parts[0], chosen)
+    return Training(net, parts[0], parts[1], resolved, class_weights=weights, box=box)
+
+
+def _class_weights(net: nn.Module, train: Batches, settings: TrainingSettings) -> Tensor | None:
+    if settings.class_weights == "none":
+        return None
+    inputs, _ = next(train.in_order())
+    with evaluation_mode(net), batch_means(net):  # means that nobody has set yet do not matter here
+        classes = net(inputs[:2]).shape[1]
+    return class_weights(settings.class_weights, train.labels(), classes)
+
+
+def _finished(training: Training) -> Fit:
+    scheduler = training.scheduler
+    return Fit(
+        net=training.net.eval(),
+        lipschitz=training.history[-1].lipschitz,
+        history=tuple(training.history),
+        converged=None if scheduler is None else scheduler.converged,
+        advice=None if scheduler is None else scheduler.advice,
+        train_size=training.train.size,
+        calibration_size=0 if training.calibration is None else training.calibration.size,
+        seconds=training.seconds,
+    )
