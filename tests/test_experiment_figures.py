@@ -20,7 +20,7 @@ from lipscale.experiments.results import Results
 from lipscale.metrics import ece, ece_limit, esce
 from lipscale.report.labels import place_labels
 from lipscale.report.theme import style
-from lipscale.runs.run import attack_run, load, train
+from lipscale.runs import attack_run, load, train
 from lipscale.runs.settings import replace
 
 DATA = "digits"

@@ -96,7 +96,7 @@ class TestPool:
                 def fail(*_, error=error, **__):
                     raise error
 
-                patch.setattr(f"lipscale.runs.run.{broken}", fail)
+                patch.setattr(f"lipscale.runs.trainer.{broken}", fail)
                 with pytest.raises(UserError, match="no space|no data"):
                     make(run, folder, should_stop=lambda: False)
             assert stamps(place)[place / CHECKPOINT] == before[place / CHECKPOINT]
@@ -146,7 +146,7 @@ class TestPool:
         assert len(outcome.made) == 1
         (first, why), (second, consequence) = outcome.failed
         assert (first.digest, second.digest) == (plan[0].digest, plan[1].digest)
-        assert "batch_size 100000 is larger" in why
+        assert "`batch_size` 100000 is larger" in why
         assert consequence == "the run that it follows has failed"
 
     @pytest.mark.slow

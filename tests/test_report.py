@@ -20,7 +20,7 @@ from lipscale.report.figures import dynamics, relaxation_end
 from lipscale.report.record import Answers, read_records
 from lipscale.report.tables import side_by_side
 from lipscale.report.verdict import verdict
-from lipscale.runs.run import attack_run, train
+from lipscale.runs import attack_run, train
 from lipscale.runs.settings import Settings
 
 
@@ -143,7 +143,7 @@ def test_a_run_without_phase_two_or_data_says_so(tmp_path):
 
 def test_an_unfinished_run_is_an_error_that_says_how_to_go_on(runs):
     (runs / "list" / "metrics.json").unlink()
-    with pytest.raises(UserError, match="is not finished .* lipscale train --resume"):
+    with pytest.raises(UserError, match=r"is not finished .* lipscale.resume"):
         write_report([runs / "list"])
     with pytest.raises(UserError, match="is no run folder"):
         write_report([runs])

@@ -6,8 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
+from pydantic import ConfigDict, Field
+
+from lipscale._settings import Positive
 from lipscale.certificates.robustness import AttackName
 from lipscale.data import READERS
 from lipscale.runs.settings import Settings, as_yaml
@@ -21,9 +24,11 @@ OF_THE_MACHINE = ("out", "data_dir", "device")
 class AttackBudget:
     """What a finished run is attacked with."""
 
-    name: AttackName = "autoattack"
-    epsilon: float = 0.5
-    samples: int = 1000
+    __pydantic_config__ = ConfigDict(extra="forbid")  # it is a part of users' grids
+
+    name: AttackName = "pgd"
+    epsilon: Positive = 0.5
+    samples: Annotated[int, Field(ge=1)] = 200
 
 
 @dataclass(frozen=True)

@@ -150,13 +150,14 @@ def make(run: Planned, folder: Path, *, data_dir: Path | None = None, should_sto
             # what is there is not trusted, but measured again, from the checkpoint if that is good
             (place / METRICS).unlink(missing_ok=True)
             with suppress(UnusableError):
-                runs.resume(place, should_stop=should_stop, data_dir=data_dir)
+                runs.resume(place, progress=False, should_stop=should_stop, data_dir=data_dir)
         if trained(folder, run) is None:
             if place.exists():  # it is damaged: kept for those who want to know, out of the way
                 aside = place.with_name(f"{place.name}.damaged")
                 shutil.rmtree(aside, ignore_errors=True)
                 place.rename(aside)
-            runs.train(replace(_taken_over(run, folder), out=place, data_dir=data_dir), should_stop=should_stop)
+            settings = replace(_taken_over(run, folder), out=place, data_dir=data_dir)
+            runs.train(settings, progress=False, should_stop=should_stop)
         if run.attack is not None:
 
             def stop_if_asked(what: str, done: int, total: int) -> None:

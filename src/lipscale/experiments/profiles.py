@@ -70,7 +70,7 @@ PAPER = Profile(
     seeds={"CIFAR-10": (0, 1, 2), "CIFAR-100": (0,), "Tiny-ImageNet": (0,)},
     more_seeds={"CIFAR-10": (0, 1, 2), "CIFAR-100": (0,), "Tiny-ImageNet": (0,)},
     sizes=(50_000, 25_000, 10_000, 5_000, 1_000),
-    attack=AttackBudget(samples=10_000),
+    attack=AttackBudget("autoattack", samples=10_000),
     settling={"data": "cifar10", "epochs": 5000, "tolerance": 0.0002},
 )
 
@@ -92,7 +92,7 @@ MINI = Profile(
     seeds=dict.fromkeys(("CIFAR-10 (5,000)", "Fashion-MNIST (5,000)", "digits"), (0, 1, 2)),
     more_seeds=dict.fromkeys(("CIFAR-10 (5,000)", "Fashion-MNIST (5,000)", "digits"), (0, 1, 2, 3, 4)),
     sizes=(5000, 2500, 1000, 500, 250),
-    attack=AttackBudget(samples=200),
+    attack=AttackBudget("autoattack", samples=200),
     constants=(0.25, 0.5, *PAPER.constants),  # small networks on little data are calibrated near L = 1
     settling={
         **{"data": "fashion-mnist", "limit": 2000, "model": "mlp", "width": 64},

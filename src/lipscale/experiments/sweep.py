@@ -8,7 +8,6 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lipscale._settings import Positive
-from lipscale.certificates.robustness import AttackName
 from lipscale.errors import UserError
 from lipscale.experiments.columns import CONSTANT, OWN_VERDICT, measured
 from lipscale.experiments.plan import AttackBudget, Planned, Row
@@ -21,13 +20,6 @@ SYMBOLS = {"lipschitz": "L", "offset": "xi"}
 SWEPT = {"method": "methods", "offset": "offsets", "lipschitz": "constants", "seed": "seeds", "out": "`out`"}
 
 
-class _Attack(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-    name: AttackName = "pgd"
-    epsilon: Positive = 0.5
-    samples: int = Field(200, ge=1)
-
-
 class Grid(BaseModel):
     """What to sweep over: offsets apply to list and fixed, constants to fixed alone."""
 
@@ -37,7 +29,7 @@ class Grid(BaseModel):
     offsets: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] = Field((0.0,), min_length=1)
     constants: tuple[Positive, ...] = Field((1.0,), min_length=1)
     seeds: tuple[Annotated[int, Field(strict=True, ge=0)], ...] = Field((0,), min_length=1)
-    attack: _Attack | None = None
+    attack: AttackBudget | None = None
 
 
 def read_grid(path: Path) -> Grid:
@@ -71,7 +63,6 @@ def rows_of(grid: Grid) -> list[Row]:
     """A row for each method and value that it has, a run for each seed."""
     if twice := [f"{name} -> {key}" for name, key in SWEPT.items() if name in grid.settings]:
         raise UserError(f"the grid's settings name what the grid itself decides: {', '.join(twice)}")
-    attack = None if grid.attack is None else AttackBudget(**grid.attack.model_dump())
     rows = []
     for method in dict.fromkeys(grid.methods):
         constants = dict.fromkeys(grid.constants) if method == "fixed" else (None,)
@@ -80,7 +71,7 @@ def rows_of(grid: Grid) -> list[Row]:
             swept = {name: value for name, value in (("lipschitz", constant), ("offset", offset)) if value is not None}
             values = {**grid.settings, "method": method, **swept}
             name = " ".join([method, *(f"{SYMBOLS[setting]} = {value:g}" for setting, value in swept.items())])
-            runs = (Planned(make_settings({**values, "seed": seed}), attack) for seed in dict.fromkeys(grid.seeds))
+            runs = (Planned(make_settings({**values, "seed": seed}), grid.attack) for seed in dict.fromkeys(grid.seeds))
             rows.append(Row(name, tuple(runs)))
     return rows
 

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 from lipscale.metrics.intervals import Interval
 from lipscale.report.record import RunRecord
-from lipscale.report.verdict import ATTACK_NAMES, percent
 from lipscale.runs.evaluation import Metrics
 
 
@@ -85,37 +84,3 @@ def _shown(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(_shown, value))
     return "not set" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def tiles(run: RunRecord) -> dict[str, Cell]:
-    """The few numbers that people come for, each with what to hold it against."""
-    metrics = run.metrics
-    shown = {
-        "accuracy": Cell(percent(metrics.accuracy), f"{metrics.test_size} samples"),
-        "ECE": Cell(f"{metrics.ece:.4f}", f"limit {metrics.ece_limit:.4f}"),
-    }
-    if metrics.lipschitz_constant is not None:
-        shares = metrics.certified_accuracy.items()
-        shown |= {f"certified at {eps}": Cell(percent(share), run.unit) for eps, share in shares}
-        shown["Lipschitz constant L"] = Cell(f"{metrics.lipschitz_constant:.4g}")
-    return shown
-
-
-def attack_rows(runs: Sequence[RunRecord]) -> list[tuple[str, ...]]:
-    """One row for each run, attack and epsilon."""
-    rows = []
-    for run in runs:
-        for result in run.robustness.values():
-            for eps, row in result.at.items():
-                found, certified = row.calibration, run.metrics.is_certified
-                lower, upper = found.certified_confidence
-                rows.append(
-                    (
-                        f"{run.name}, {ATTACK_NAMES[result.attack]}, {eps} ({row.samples} samples)",
-                        f"{row.certified_accuracy:.4f}" if certified else "none",
-                        f"{row.robust_accuracy:.4f} ({row.interval[0]:.3f} to {row.interval[1]:.3f})",
-                        *(f"{kind.ece:.4f}" for kind in (found.clean, found.over, found.under, found.maximum)),
-                        f"{lower:.4f} to {upper:.4f}" if certified else "none",
-                    )
-                )
-    return rows
