@@ -71,8 +71,8 @@ class TestClaims:
     def test_start(self):
         def spread(by, error=0.02, sign=lambda k: 1):
             def make(row, k):
-                record = SimpleNamespace(phase_one=[SimpleNamespace(temperature_error=error)])
-                return fake(constant=3 + sign(k) * by * math.log10(self.constant(row)), record=record)
+                last = SimpleNamespace(temperature_error=error)
+                return fake(constant=3 + sign(k) * by * math.log10(self.constant(row)), phase_one=[last])
 
             return make
 
@@ -150,8 +150,8 @@ class TestClaims:
 
     def test_stop(self):
         def settles(curve):
-            record = SimpleNamespace(phase_one=range(3000), constants=[1.0, *map(curve, range(3000))])
-            return lambda row, k: fake(record=record)
+            constants = [1.0, *map(curve, range(3000))]
+            return lambda row, k: fake(phase_one=range(3000), constants=constants)
 
         assert self.decide(claims.stop_is_robust, settles(lambda e: 3 + math.exp(-e / 50))) == HOLDS
         assert self.decide(claims.stop_is_robust, settles(lambda e: (e + 1) ** -0.04)) == FAILS  # drifts for ever

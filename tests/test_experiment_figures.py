@@ -150,7 +150,7 @@ def test_dynamics_draws_phase_one_of_every_start(results, drawn):
     ends = []
     for start, row in zip(TINY.starts, starts_figure(TINY, DATA), strict=True):
         run = results.of(row)[0]
-        first = run.record.phase_one
+        first = run.phase_one
         assert len(first) == 4
         line = line_labelled(left, f"L0 = {start:g}")
         assert list(line.get_ydata()) == [start, *(each.lipschitz for each in first)]
@@ -261,7 +261,7 @@ def test_several_seeds_are_one_point_and_a_range(results):
 def test_a_point_without_a_constant_has_no_certificate(results):
     run = results.of(fixed(TINY, 8, DATA))[0]
     metrics = dataclasses.replace(run.metrics, lipschitz_constant=None, certified_accuracy={})
-    free = dataclasses.replace(run, record=dataclasses.replace(run.record, metrics=metrics))
+    free = dataclasses.replace(run, metrics=metrics)
     assert free.certified(CERTIFIED_AT) == 0
     drawn = front([("standard", [free])])
     assert "no certificate" in drawn.caption[1]

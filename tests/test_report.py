@@ -15,7 +15,6 @@ from experiment_makers import made_up_metrics
 from lipscale.certificates.robustness import Attack
 from lipscale.errors import UserError
 from lipscale.report import write_report
-from lipscale.report.curves import certified_curve, selective
 from lipscale.report.figures import dynamics, relaxation_end
 from lipscale.report.record import Answers, read_records
 from lipscale.report.tables import side_by_side
@@ -180,9 +179,9 @@ def test_damaged_metrics_are_one_clear_error(runs):
 def test_the_curves_are_what_they_claim():
     torch.manual_seed(1)
     answers = Answers(3 * torch.randn(1000, 4), torch.randint(0, 4, (1000,)), torch.rand(1000))
-    for eps, share in list(zip(*certified_curve(answers), strict=True))[1:-1]:
+    for eps, share in list(zip(*answers.certified_curve(), strict=True))[1:-1]:
         assert share == pytest.approx(float(((answers.certified >= eps) & answers.right).double().mean()))
-    for threshold, coverage, accuracy in zip(*selective(answers), strict=True):
+    for threshold, coverage, accuracy in zip(*answers.selective_curves(), strict=True):
         kept = answers.confidence >= threshold
         assert coverage == pytest.approx(float(kept.double().mean()))
         assert accuracy == pytest.approx(float(answers.right[kept].double().mean()))

@@ -55,8 +55,6 @@ def reproduce(
     out = out or Path("reproduction") / profile
     plan = paper.plan_of(chosen, scale)
     outcome = _carry_out(plan, out, jobs=jobs, data_dir=data_dir, dry_run=dry_run)
-    if outcome is None:
-        return
     results = Results(out / "runs", paper.plan_of(list(paper.ROWS), scale))
     # the page shows what earlier commands have finished, too
     shown = [item for item in paper.ROWS if item in (*chosen, *paper.finished_items(scale, results))]
@@ -98,8 +96,6 @@ def sweep(
     out = out or Path("sweeps") / grid.stem
     plan = shared(run for row in rows for run in row.runs)
     outcome = _carry_out(plan, out, jobs=jobs, data_dir=data_dir, dry_run=dry_run)
-    if outcome is None:
-        return
     for path in sweeps.write(rows, Results(out / "runs", plan), out):
         typer.echo(str(path))
     _report_failures(outcome)
@@ -107,8 +103,8 @@ def sweep(
 
 def _carry_out(
     plan: "Sequence[Planned]", out: Path, *, jobs: int | None, data_dir: Path | None, dry_run: bool
-) -> "Outcome | None":
-    """Check that the plan can be carried out, then do it behind a progress display; none after a dry run."""
+) -> "Outcome":
+    """Check that the plan can be carried out, then do it behind a progress display; a dry run ends here."""
     from rich.console import Console
     from rich.table import Table
 
@@ -132,7 +128,7 @@ def _carry_out(
             table.add_row(describe(run), str(run.settings.epochs), "done" if run.digest in done else "to do")
         Console().print(table)
         typer.echo(f"{len(plan)} runs, {len(plan) - len(done)} to do, {jobs} at a time.")
-        return None
+        raise typer.Exit
     out.mkdir(parents=True, exist_ok=True)
     stop = StopRequest()
     with (
@@ -154,10 +150,7 @@ def _carry_out(
 
 
 def _report_failures(outcome: "Outcome") -> None:
-    if not outcome.failed:
-        return
     for run, why in outcome.failed:
         typer.echo(f"failed: {run.name}: {why}", err=True)
-    raise UserError(
-        f"{len(outcome.failed)} runs have failed; the results are without them. The same command tries again"
-    )
+    if failed := len(outcome.failed):
+        raise UserError(f"{failed} runs have failed; the results are without them. The same command tries again")

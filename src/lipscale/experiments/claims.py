@@ -139,7 +139,7 @@ def start_does_not_matter(profile: Profile, results: Results, data: str) -> Deci
     """
     rows = _all(results, recipes.starts_figure(profile, data))
     seeds = [relative_spread([r.constant for r in alike]) for alike in zip(*rows.values(), strict=True)]
-    errors = [r.record.phase_one[-1].temperature_error for found in rows.values() for r in found]
+    errors = [r.phase_one[-1].temperature_error for found in rows.values() for r in found]
     error = fmean(math.inf if error is None else error for error in errors)
     spread = fmean(seeds)
     means = {name: fmean(r.constant for r in found) for name, found in rows.items()}
@@ -278,7 +278,7 @@ def stop_is_robust(profile: Profile, results: Results, data: str) -> Decided:
     and doubled; the constants that would be frozen lie within 3%
     """
     (run,) = _seeds(results, recipes.settling(profile))
-    constants = run.record.constants[1 : 1 + len(run.record.phase_one)]
+    constants = run.constants[1 : 1 + len(run.phase_one)]
     frozen, fired = [], []
     for window, tolerance in STOPS:
         for epoch in range(window, len(constants) + 1):
@@ -301,7 +301,7 @@ def radii_are_invariant(profile: Profile, results: Results, data: str) -> Decide
     than 1e-4 of the largest
     """
     (result, *_) = _seeds(results, recipes.lipschitz_scaling(profile))
-    run = runs.load(result.record.folder, device=result.settings.device)
+    run = runs.load(result.folder, device=result.settings.device)
     inputs, _ = runs.first_test_samples(run, 500)
     constant, worst = get_lipschitz(run.net), 0.0
     with evaluation_mode(run.net):

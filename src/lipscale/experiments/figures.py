@@ -153,9 +153,9 @@ def dynamics(profile: Profile, results: Results, data: str) -> Drawn | None:
         for start, seeds in started.items():
             shade = colour(profile.starts.index(start))
             for i, result in enumerate(seeds):
-                last = len(result.record.phase_one)
-                constants = result.record.constants[: last + 1]
-                temperatures = [(epoch, t) for epoch, t in finite_temperatures(result.record) if epoch <= last]
+                last = len(result.phase_one)
+                constants = result.constants[: last + 1]
+                temperatures = [(epoch, t) for epoch, t in finite_temperatures(result) if epoch <= last]
                 look = {"color": shade, "alpha": 0.4 if i else 1.0, "linewidth": 1.0 if i else 1.6}
                 left.plot(constants, label=None if i else f"L0 = {start:g}", **look)
                 left.plot(last, constants[-1], "o", markersize=5, **look)
@@ -200,11 +200,11 @@ def _frame_temperatures(axes: Axes, inset: Axes, temperatures: Sequence[tuple[in
 
 
 def _describe_start(start: float, result: Result) -> str:
-    record, peak, last = result.record, relaxation_end(result.record), len(result.record.phase_one)
+    peak, last = relaxation_end(result), len(result.phase_one)
     return (
-        f"From L0 = {start:g} (seed {result.settings.seed}) L is largest with {record.constants[peak]:.4g} after epoch "
+        f"From L0 = {start:g} (seed {result.settings.seed}) L is largest with {result.constants[peak]:.4g} after epoch "
         f"{peak} and ends at {result.constant:.4g} after epoch {last}, where T* is "
-        f"{record.phase_one[-1].temperature:.4f}."
+        f"{result.phase_one[-1].temperature:.4f}."
     )
 
 
@@ -236,7 +236,7 @@ def list_reliability(profile: Profile, results: Results) -> Drawn | None:
 
 
 def _reliability(name: str, title: str, rows: Sequence[tuple[str, list[Result]]], *, columns: int) -> Drawn | None:
-    runs: list[RunRecord] = [replace(seeds[0].record, name=name) for name, seeds in rows if seeds]
+    runs: list[RunRecord] = [replace(seeds[0], name=name) for name, seeds in rows if seeds]
     if not runs:
         return None
     titles = [f"{run.name}, ECE {run.metrics.ece:.3f}" for run in runs]

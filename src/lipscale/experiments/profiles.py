@@ -47,13 +47,7 @@ PAPER = Profile(
         "Tiny-ImageNet": {"data": "tiny-imagenet"},
     },
     # Sec. 5.1 and App. E; the learning rate and the batch size are ours, the paper names none
-    shared={
-        "model": "resnet18",
-        "width": 64,
-        "optimizer": "schedulefree",
-        "batch_size": 128,
-        "centering_batches": 50,
-    },
+    shared={"model": "resnet18", "width": 64, "optimizer": "schedulefree", "batch_size": 128, "centering_batches": 50},
     search={
         "feedback": "paper",
         "epochs": 5000,  # a limit only: the stop fires before

@@ -10,11 +10,21 @@ from lipscale.data import READERS, find_folder
 from lipscale.errors import UserError
 from lipscale.experiments import published, recipes
 from lipscale.experiments.claims import Verdict, decide_claims
-from lipscale.experiments.columns import CALIBRATED, CONSTANT, measured
 from lipscale.experiments.plan import Planned, Row, shared
 from lipscale.experiments.profiles import Profile
 from lipscale.experiments.results import Results
-from lipscale.experiments.tables import Table, as_markdown, csv_text, make_table, markdown, ranked, write_table
+from lipscale.experiments.tables import (
+    CALIBRATED,
+    CONSTANT,
+    Table,
+    as_markdown,
+    csv_text,
+    make_table,
+    markdown,
+    measured,
+    ranked,
+    write_table,
+)  # fmt: skip
 from lipscale.runs.assembly import read_data
 
 ROWS: dict[str, Callable[[Profile], list[Row]]] = {
@@ -72,19 +82,15 @@ def main_table(profile: Profile, results: Results) -> Table:
     return ranked(make_table(f"Methods on {profile.main}", "Method", columns, rows))
 
 
-def low_data_table(profile: Profile, results: Results) -> Table:
-    """Tab. 2, top."""
+def ablation_tables(profile: Profile, results: Results) -> tuple[Table, Table]:
+    """Tab. 2, top and bottom."""
     columns = (CONSTANT, *measured(profile.attack), *CALIBRATED)
-    rows = [("", row.name, results.of(row)) for row in recipes.low_data_table(profile)]
-    return make_table(f"LiST on less of {profile.main}", "Setting", columns, rows)
-
-
-def phase_table(profile: Profile, results: Results) -> Table:
-    """Tab. 2, bottom."""
-    columns = (CONSTANT, *measured(profile.attack), *CALIBRATED)
-    rows = [(row.group, row.name, results.of(row)) for row in recipes.phase_table(profile)]
-    table = make_table("LiST after Phase I and after Phase II", "Set, phase", columns, rows)
-    return ranked(table, within_blocks=True)
+    low, phases = (
+        [(row.group, row.name, results.of(row)) for row in rows(profile)]
+        for rows in (recipes.low_data_table, recipes.phase_table)
+    )
+    by_phase = make_table("LiST after Phase I and after Phase II", "Set, phase", columns, phases)
+    return make_table(f"LiST on less of {profile.main}", "Setting", columns, low), ranked(by_phase, within_blocks=True)
 
 
 def beside_the_paper(profile: Profile, results: Results) -> str:
@@ -129,8 +135,8 @@ def write(items: Sequence[str], profile: Profile, results: Results, out: Path) -
     if "table1" in items:
         put_table("table1", main_table(profile, results))
     if "table2" in items:
-        put_table("table2-low-data", low_data_table(profile, results))
-        put_table("table2-phases", phase_table(profile, results))
+        for name, table in zip(("low-data", "phases"), ablation_tables(profile, results), strict=True):
+            put_table(f"table2-{name}", table)
     if "table1" in items and "table2" in items:
         beside = beside_the_paper(profile, results)
         put("beside-the-paper.md", beside)

@@ -12,33 +12,15 @@ from lipscale.errors import UserError
 from lipscale.experiments.plan import Planned, Row, describe
 from lipscale.metrics import ece_limit
 from lipscale.report.record import Answers, RunRecord, read_record
-from lipscale.runs.evaluation import Metrics
 from lipscale.runs.folder import VERSIONS, read_json
-from lipscale.runs.settings import Settings
 
 
-@dataclass(frozen=True)
-class Result:
-    """A finished run."""
+@dataclass(frozen=True, kw_only=True)
+class Result(RunRecord):
+    """A finished run of a plan, with the answers of its test set."""
 
     planned: Planned
-    record: RunRecord
-
-    @property
-    def settings(self) -> Settings:
-        """The settings, with every `auto` decided."""
-        return self.record.settings
-
-    @property
-    def metrics(self) -> Metrics:
-        """What was measured on the test set, as in metrics.json."""
-        return self.record.metrics
-
-    @property
-    def answers(self) -> Answers:
-        """Logits, labels and radii of the test set."""
-        assert self.record.answers is not None
-        return self.record.answers
+    answers: Answers
 
     @property
     def constant(self) -> float:
@@ -82,9 +64,9 @@ class Result:
     def robust(self) -> RobustnessAt | None:
         """What the planned attack left, if it was made on enough samples."""
         attack = self.planned.attack
-        if attack is None or attack.name not in self.record.robustness:
+        if attack is None or attack.name not in self.robustness:
             return None
-        row = self.record.robustness[attack.name].at.get(epsilon_names([attack.epsilon])[0])
+        row = self.robustness[attack.name].at.get(epsilon_names([attack.epsilon])[0])
         return row if row and row.samples >= min(attack.samples, self.metrics.test_size) else None
 
 
@@ -111,4 +93,4 @@ def read_result(folder: Path, run: Planned) -> Result | None:
         record = read_record(place, describe(run), with_samples=False)
     except (UserError, KeyError, TypeError):
         return None
-    return Result(run, record) if current and record.answers is not None and record.history else None
+    return Result(**vars(record), planned=run) if current and record.answers is not None and record.history else None

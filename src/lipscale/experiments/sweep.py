@@ -9,10 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lipscale._settings import Positive
 from lipscale.errors import UserError
-from lipscale.experiments.columns import CONSTANT, OWN_VERDICT, measured
 from lipscale.experiments.plan import AttackBudget, Planned, Row
 from lipscale.experiments.results import Results
-from lipscale.experiments.tables import make_table, ranked, write_table
+from lipscale.experiments.tables import CONSTANT, OWN_VERDICT, make_table, measured, ranked, write_table
 from lipscale.runs.settings import check_names, make_settings, read_yaml
 from lipscale.training.settings import CONSTRAINED
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lipscale._files import write_atomically
+from lipscale.experiments.plan import AttackBudget
+from lipscale.experiments.profiles import CERTIFIED_AT
 from lipscale.experiments.results import Result
 
 
@@ -167,3 +169,27 @@ def write_table(table: Table, path: Path) -> list[Path]:
     for suffix, form in forms.items():
         write_atomically(Path(f"{path}{suffix}"), form(table).encode())
     return [Path(f"{path}{suffix}") for suffix in forms]
+
+
+# --- what the tables show of each run ---
+
+
+def measured(attack: AttackBudget) -> tuple[Column, ...]:
+    """What the paper's tables show of each run: accuracy, calibration, what an attack left, what is proven."""
+    attacked = f"{'AA' if attack.name == 'autoattack' else 'PGD'} acc. ({attack.epsilon:g})"
+    return (
+        Column("Clean acc.", lambda r: r.metrics.accuracy, "higher"),
+        Column("ECE", lambda r: r.metrics.ece, "lower"),
+        Column("ESCE", lambda r: r.metrics.esce, "zero"),
+        Column(attacked, lambda r: r.robust.robust_accuracy if r.robust else None, "higher"),
+        Column("CRA (36/255)", lambda r: r.certified(CERTIFIED_AT) if r.metrics.is_certified else None, "higher"),
+    )
+
+
+CALIBRATED = (
+    Column("Calibrated", lambda r: r.calibrated, shown="count"),
+    Column("strictly", lambda r: r.metrics.ece <= r.strict_limit, shown="count"),
+)
+# by each run's own limit: LiST's allows for the error of its T*, others have none to allow for
+OWN_VERDICT = Column("Calibrated", lambda r: r.metrics.calibrated, shown="count")
+CONSTANT = Column("L", lambda r: r.metrics.lipschitz_constant, shown="number")

@@ -8,7 +8,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from lipscale.report import curves
 from lipscale.report.record import RunRecord
 from lipscale.report.reliability import reliability_grid, with_answers
 from lipscale.report.theme import BAD, FAINT, GOOD, INK, Drawn, colour, style
@@ -118,7 +117,7 @@ def certified_accuracies(runs: Sequence[RunRecord]) -> Drawn | None:
         for run, answers in known:
             name = label(run) if len(known) > 1 else "certified (proven)"
             if run.metrics.is_certified:
-                axes.step(*curves.certified_curve(answers), where="pre", color=colour(run.index), label=name)
+                axes.step(*answers.certified_curve(), where="pre", color=colour(run.index), label=name)
             elif len(known) > 1:
                 axes.plot([], [], color=colour(run.index), label=f"{name} (no certificate)")
             _draw_attacks(axes, run, colour(run.index) if len(known) > 1 else None)

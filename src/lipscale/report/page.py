@@ -13,7 +13,6 @@ from markupsafe import Markup
 
 from lipscale._files import write_atomically
 from lipscale.errors import UserError
-from lipscale.report.curves import certified_curve, selective
 from lipscale.report.record import RunRecord, read_records
 from lipscale.report.tables import cells, shown_settings, side_by_side
 from lipscale.report.verdict import ATTACK_NAMES, verdict
@@ -113,9 +112,9 @@ def _explorer(runs: Sequence[RunRecord]) -> dict[str, Any] | None:
             continue
         certified = None
         if run.metrics.is_certified:
-            epsilons, shares = certified_curve(run.answers)
+            epsilons, shares = run.answers.certified_curve()
             certified, largest = _curve(epsilons, shares), max(largest, *epsilons)
-        threshold, coverage, accuracy = selective(run.answers)
+        threshold, coverage, accuracy = run.answers.selective_curves()
         curves = {"certified": certified, "coverage": _curve(threshold, coverage)}
         shown.append({"name": run.name, "index": run.index, **curves, "accuracy": _curve(threshold, accuracy)})
     return {"runs": shown, "largest": _round_up(largest) if largest else None} if shown else None

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lipscale import runs
 from lipscale._files import load_tensors
+from lipscale.certificates.certificate import certified_accuracy_curve
 from lipscale.certificates.robustness import AttackName, Robustness
 from lipscale.data import Preprocessing, Stored
 from lipscale.errors import UserError
@@ -22,6 +23,8 @@ from lipscale.runs.evaluation import Metrics
 from lipscale.runs.folder import HISTORY, PREDICTIONS, ROBUSTNESS, stored_attacks
 from lipscale.runs.settings import Settings
 from lipscale.training import Epoch
+
+CURVE_POINTS = 400
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,28 @@ class Answers:
     def bins(self) -> int:
         """The bins of the reliability diagram."""
         return bins_for(len(self.labels))
+
+    def certified_curve(self) -> tuple[list[float], list[float]]:
+        """Epsilons from zero to the largest radius, and the certified accuracy at each."""
+        steps, shares = certified_accuracy_curve(self.certified.clamp(max=1e6))
+        if len(steps) == 0:
+            return [0.0, 1.0], [0.0, 0.0]
+        keep = _spread(len(steps))
+        return [0.0, *steps[keep].tolist(), float(steps[-1])], [float(shares[0]), *shares[keep].tolist(), 0.0]
+
+    def selective_curves(self) -> tuple[list[float], list[float], list[float]]:
+        """Thresholds on the confidence, the share of samples at or above each, and the accuracy among those."""
+        confidence, order = self.confidence.sort()
+        n = len(confidence)
+        left = torch.arange(n, 0, -1, dtype=torch.float64)  # samples at or above the i-th smallest confidence
+        accuracy = self.right[order].double().flip(0).cumsum(0).flip(0) / left
+        keep = _spread(n)
+        return confidence[keep].tolist(), (left / n)[keep].tolist(), accuracy[keep].tolist()
+
+
+def _spread(count: int) -> Tensor:
+    """Indices from first to last, no more of them than a reader can tell apart."""
+    return torch.linspace(0, count - 1, min(CURVE_POINTS, count)).round().long()
 
 
 @dataclass(frozen=True)
