@@ -182,7 +182,7 @@ def _taken_over(run: Planned, folder: Path) -> Settings:
     if source is None:
         raise UserError(f"{describe(run)} follows {describe(run.follows)}, which is not finished")
     if run.takes == "epochs":
-        return replace(run.settings, epochs=source.epochs)
+        return replace(run.settings, epochs=len(source.history))
     temperature = source.metrics.temperature
     if not 0 < temperature < math.inf:
         raise UserError(f"T* of {describe(run.follows)} is {temperature}: there is no 1 / T* to take over")

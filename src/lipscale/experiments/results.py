@@ -28,11 +28,6 @@ class Result(RunRecord):
         assert self.metrics.lipschitz_constant is not None
         return self.metrics.lipschitz_constant
 
-    @property
-    def epochs(self) -> int:
-        """The epochs that it took, of both phases."""
-        return self.metrics.phase1_epochs + self.metrics.phase2_epochs
-
     def certified(self, epsilon: float) -> float:
         """Certified robust accuracy, CRA, from the stored radii; nothing is proven without a constant."""
         (share,) = certified_accuracy(self.answers.certified, [epsilon]).values()

@@ -50,12 +50,9 @@ def _check_plain(path: Path, node: Any, seen: set[int] | None = None) -> None:
     seen.add(id(node))
     if isinstance(node, yaml.MappingNode):
         check_names(path, node)
-        for pair in node.value:
-            for part in pair:
-                _check_plain(path, part, seen)
-    if isinstance(node, yaml.SequenceNode):
-        for part in node.value:
-            _check_plain(path, part, seen)
+    for part in node.value if isinstance(node, yaml.CollectionNode) else ():
+        for each in part if isinstance(part, tuple) else (part,):  # a mapping's parts are pairs
+            _check_plain(path, each, seen)
 
 
 def rows_of(grid: Grid) -> list[Row]:

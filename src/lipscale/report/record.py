@@ -35,12 +35,6 @@ class Answers:
     labels: Tensor  # (N,)
     radii: Tensor  # (N,), certified for the predicted class, right or wrong
 
-    def check(self, classes: int) -> None:
-        """Refuse what cannot be the answers of a classifier of so many classes."""
-        Predictions.of(self.logits, self.labels)
-        if self.logits.shape[1] != classes or self.radii.shape != self.labels.shape:
-            raise UserError(f"expected answers for {classes} classes, got {tuple(self.logits.shape)}")
-
     @cached_property
     def confidence(self) -> Tensor:
         """The largest probability of each sample, (N,)."""
@@ -133,16 +127,12 @@ def read_record(
         missing.append(f"{ROBUSTNESS} is damaged, so attacks are not shown: {again}.")
     elif not robustness:
         missing.append(f"No attack has been made yet: lipscale evaluate {folder}")
-    answers: Answers | None = None
+    answers = _answers(folder / PREDICTIONS, len(classes))
     hardest: tuple[Sample, ...] = ()
     easiest: tuple[Sample, ...] = ()
-    try:
-        answers = Answers(**load_tensors(folder / PREDICTIONS)[0])
-        answers.check(len(classes))
-    except (UserError, TypeError):
-        answers = None
+    if answers is None:
         missing.append(f"The test predictions are missing or damaged: lipscale evaluate {folder} writes them.")
-    if answers is not None and with_samples:
+    elif with_samples:
         inputs = _inputs(settings, preprocessing, len(answers.labels), data_dir, missing)
         hardest, easiest = worth_seeing(answers.logits, answers.labels, answers.radii, inputs, classes)
     return RunRecord(
@@ -161,6 +151,17 @@ def _history(path: Path, has_constant: bool, missing: list[str]) -> list[Epoch]:
         pass
     missing.append(f"The history of the training ({path.name}) is missing or damaged, so L and T* are not drawn.")
     return []
+
+
+def _answers(path: Path, classes: int) -> Answers | None:
+    """The stored answers, if they can be those of a classifier of so many classes."""
+    try:
+        answers = Answers(**load_tensors(path)[0])
+        Predictions.of(answers.logits, answers.labels)
+    except (UserError, TypeError):
+        return None
+    fits = answers.logits.shape[1] == classes and answers.radii.shape == answers.labels.shape
+    return answers if fits else None
 
 
 def _inputs(
