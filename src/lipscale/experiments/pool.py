@@ -6,13 +6,12 @@ import os
 import shutil
 import signal
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
@@ -122,8 +121,8 @@ def _processes(jobs: int) -> Iterator[tuple[ProcessPoolExecutor, Event]]:
     """A pool, and the event that asks its runs to save and end; whatever goes wrong here, no process stays behind."""
     context = get_context("spawn")  # a fork would inherit torch's threads in an unknown state
     stop = context.Event()
-    arguments = (stop, os.getpid(), max(1, _cores() // jobs))
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=arguments) as pool:
+    threads = max(1, _cores() // jobs)
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(stop, threads)) as pool:
         try:
             yield pool, stop
         except BaseException:  # a second Ctrl-C, for one: at once, every epoch is saved already
@@ -194,22 +193,22 @@ _should_stop: Callable[[], bool] = lambda: False  # noqa: E731
 _working = threading.Lock()
 
 
-def _begin(stop: Event, parent: int, threads: int) -> None:
+def _begin(stop: Event, threads: int) -> None:
     """In each process: few threads, no log lines, and a stop when the parent asks for it or is gone."""
     global _should_stop
+    parent = parent_process()
+    assert parent is not None
     torch.set_num_threads(threads)
     logging.getLogger("lipscale").setLevel(logging.ERROR)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches all processes; the parent decides
-    _should_stop = lambda: stop.is_set() or os.getppid() != parent  # noqa: E731
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    _should_stop = lambda: stop.is_set() or not parent.is_alive()  # noqa: E731
 
+    def end_with_parent() -> None:  # one that is killed can tell nobody: once it is gone, save and go, too
+        parent.join()
+        with _working:
+            os._exit(1)
 
-def _end_with(parent: int) -> None:
-    """A parent that is killed can tell nobody: once it is gone, save and go, too."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    with _working:
-        os._exit(1)
+    threading.Thread(target=end_with_parent, daemon=True).start()
 
 
 def _make_in_process(run: Planned, folder: Path, data_dir: Path | None) -> str:

@@ -11,7 +11,7 @@ from lipscale.report.theme import FAINT
 
 # in points, so that a figure looks the same at every resolution
 DOT = 11  # that a point may be wide
-DISTANCES = (7, 10, 15, 22, 30, 40)  # of a label from its point
+DISTANCES = (7, 10, 15, 22, 30, 40)  # of a label from its point; beyond the first it needs a line
 DIRECTIONS = ((1, 0), (1, 1), (1, -1), (0, 1), (0, -1), (-1, 1), (-1, -1), (-1, 0))  # the most readable first
 LINE = {"arrowstyle": "-", "color": FAINT, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 5}
 
@@ -41,9 +41,11 @@ def place_labels(axes: Axes, points: Sequence[tuple[float, float]], labels: Sequ
         extent = Text.get_window_extent(text).transformed(to_points)
         w, h = extent.width, extent.height
         candidates = (
-            Bbox.from_bounds(x + d * dx + (dx - 1) * w / 2, y + d * dy + (dy - 1) * h / 2, w, h)
+            (d, Bbox.from_bounds(x + d * dx + (dx - 1) * w / 2, y + d * dy + (dy - 1) * h / 2, w, h))
             for d, (dx, dy) in itertools.product(DISTANCES, DIRECTIONS)
         )
-        best = min(candidates, key=clashes)  # the nearest of the best
+        distance, best = min(candidates, key=lambda each: clashes(each[1]))  # the nearest of the best
+        assert text.arrow_patch is not None
+        text.arrow_patch.set_visible(distance > DISTANCES[0])
         text.set_position((best.x0 - x, best.y0 - y))
         taken.append(best)
