@@ -11,7 +11,7 @@ from lipscale.report.theme import FAINT
 
 # in points, so that a figure looks the same at every resolution
 DOT = 11  # that a point may be wide
-DISTANCES = (7, 10, 15, 22, 30, 40)  # of a label from its point; beyond the first it needs a line
+DISTANCES = (7, 10, 15, 22, 30, 40)  # of a label from its point
 DIRECTIONS = ((1, 0), (1, 1), (1, -1), (0, 1), (0, -1), (-1, 1), (-1, -1), (-1, 0))  # the most readable first
 LINE = {"arrowstyle": "-", "color": FAINT, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 5}
 
@@ -40,12 +40,12 @@ def place_labels(axes: Axes, points: Sequence[tuple[float, float]], labels: Sequ
         text.set_in_layout(False)  # what is placed must not move the layout
         extent = Text.get_window_extent(text).transformed(to_points)
         w, h = extent.width, extent.height
-        candidates = (
-            (d, Bbox.from_bounds(x + d * dx + (dx - 1) * w / 2, y + d * dy + (dy - 1) * h / 2, w, h))
+        candidates = {
+            (d, dx, dy): Bbox.from_bounds(x + d * dx + (dx - 1) * w / 2, y + d * dy + (dy - 1) * h / 2, w, h)
             for d, (dx, dy) in itertools.product(DISTANCES, DIRECTIONS)
-        )
-        distance, best = min(candidates, key=lambda each: clashes(each[1]))  # the nearest of the best
+        }
+        (d, dx, dy), best = min(candidates.items(), key=lambda item: clashes(item[1]))  # the nearest of the best
         assert text.arrow_patch is not None
-        text.arrow_patch.set_visible(distance > DISTANCES[0])
+        text.arrow_patch.set_visible(d > DISTANCES[0] or dx * dy != 0)  # right beside its point it needs no line
         text.set_position((best.x0 - x, best.y0 - y))
         taken.append(best)
