@@ -1,8 +1,11 @@
 """Tiny real runs, and made-up ones, for the tests of experiments."""
 
+from dataclasses import fields, replace
 from types import SimpleNamespace
 
 from lipscale.experiments.plan import Planned
+from lipscale.metrics.summary import Intervals
+from lipscale.runs.evaluation import Metrics
 from lipscale.runs.settings import Settings
 
 TINY = {"data": "digits", "model": "mlp", "width": 8, "depth": 1, "epochs": 2, "limit": 300, "device": "cpu"}
@@ -14,7 +17,19 @@ def tiny(**changes):
 
 def fake(**metrics):
     """What a table or claim sees of a run."""
-    return SimpleNamespace(metrics=metrics, **metrics)
+    return SimpleNamespace(metrics=SimpleNamespace(**metrics), **metrics)
+
+
+def made_up_metrics(*, esce=(-0.01, 0.01), **changes):
+    """The metrics of a calibrated run of LiST, with an interval of its ESCE; whatever else is given is changed."""
+    zeros = dict.fromkeys((field.name for field in fields(Metrics)), 0.0)
+    intervals = Intervals(**dict.fromkeys((field.name for field in fields(Intervals)), (0.0, 0.0)))
+    known = {
+        **{"accuracy": 0.9, "test_size": 1000, "ece": 0.01, "ece_floor": 0.012, "ece_limit": 0.02, "calibrated": True},
+        **{"certified_accuracy": {"0.25": 0.6}, "lipschitz_constant": 5.0, "phase1_epochs": 40, "settled": True},
+        **{"advice": None, "ece_band": (0.0, 0.02), "intervals": replace(intervals, esce=esce)},
+    }
+    return Metrics(**{**zeros, **known, **changes})
 
 
 def stamps(folder):

@@ -12,7 +12,7 @@ from scipy import stats
 from experiment_makers import fake
 from lipscale.experiments import claims
 from lipscale.experiments.claims import FAILS, HOLDS, OPEN
-from lipscale.experiments.intervals import crossed_doubt, doubt_of
+from lipscale.experiments.intervals import crossed_half_width, half_width
 from lipscale.experiments.profiles import MINI
 
 
@@ -44,7 +44,7 @@ class TestClaims:
             def make(row, k):
                 esce = signed(math.log2(self.constant(row)))
                 ends = {"ece": [abs(esce) - 0.01, abs(esce) + 0.01], "esce": [esce - 0.01, esce + 0.01]}
-                return fake(ece=abs(esce), esce=esce, intervals=ends)
+                return fake(ece=abs(esce), esce=esce, intervals=SimpleNamespace(**ends))
 
             return make
 
@@ -71,10 +71,8 @@ class TestClaims:
     def test_start(self):
         def spread(by, error=0.02, sign=lambda k: 1):
             def make(row, k):
-                history = [{"phase": 1, "temperature_error": error}]
-                return fake(
-                    constant=3 + sign(k) * by * math.log10(self.constant(row)), facts=SimpleNamespace(history=history)
-                )
+                last = SimpleNamespace(temperature_error=error)
+                return fake(constant=3 + sign(k) * by * math.log10(self.constant(row)), phase_one=[last])
 
             return make
 
@@ -152,21 +150,21 @@ class TestClaims:
 
     def test_stop(self):
         def settles(curve):
-            history = [{"phase": 1, "lipschitz": curve(e)} for e in range(3000)]
-            return lambda row, k: fake(facts=SimpleNamespace(history=history))
+            constants = [1.0, *map(curve, range(3000))]
+            return lambda row, k: fake(phase_one=range(3000), constants=constants)
 
         assert self.decide(claims.stop_is_robust, settles(lambda e: 3 + math.exp(-e / 50))) == HOLDS
         assert self.decide(claims.stop_is_robust, settles(lambda e: (e + 1) ** -0.04)) == FAILS  # drifts for ever
         assert self.decide(claims.stop_is_robust, settles(lambda e: 3 + e % 2)) == OPEN  # never fires
 
     def test_one_seed_or_a_missing_one_decides_nothing_that_seeds_must_decide(self):
-        assert doubt_of([1.0]) == doubt_of([1.0], [2.0, 3.0]) == math.inf
+        assert half_width([1.0]) == half_width([1.0], [2.0, 3.0]) == math.inf
         # scipy's own interval
         values, others = [1.0, 2.0, 4.0], [0.5, 0.6, 0.9, 0.2]
         low, high = stats.ttest_ind(values, others, equal_var=False).confidence_interval(0.95)
-        assert doubt_of(values, others) == pytest.approx((high - low) / 2)
+        assert half_width(values, others) == pytest.approx((high - low) / 2)
         low, high = stats.ttest_1samp(values, 0).confidence_interval(0.95)
-        assert doubt_of(values) == pytest.approx((high - low) / 2)
+        assert half_width(values) == pytest.approx((high - low) / 2)
         missing = self.Given(lambda row, k: fake(constant=1.0) if k else None)
         verdicts = {v.verdict for v in claims.decide_claims(MINI, missing)}
         assert verdicts == {OPEN}
@@ -180,9 +178,9 @@ class TestClaims:
         # seeds, samples and the rest, each of them the largest part once; the truth is 0
         for seed, sample, rest in ((1.0, 0.1, 0.1), (0.01, 3.0, 0.1), (0.01, 0.1, 9.0), (0.2, 4.0, 9.0)):
             draws = [seed * normal(5, 1) + sample * normal(1, 200) + rest * normal(5, 200) for _ in range(400)]
-            covered = [abs(float(draw.mean())) <= crossed_doubt(draw) for draw in draws]
+            covered = [abs(float(draw.mean())) <= crossed_half_width(draw) for draw in draws]
             assert 0.93 <= statistics.mean(covered) <= 1  # never too narrow; wide where seeds matter little
-        assert crossed_doubt(normal(1, 200)) == math.inf
+        assert crossed_half_width(normal(1, 200)) == math.inf
 
     def test_what_is_not_there_is_not_decided(self):
         verdicts = claims.decide_claims(MINI, self.Given(lambda row, k: None))

@@ -33,7 +33,7 @@ from lipscale.data.unpack import Limits, unpack
 from lipscale.errors import UserError
 from lipscale.experiments.sweep import read_grid, rows_of
 from lipscale.report.figures import draw_all
-from lipscale.report.record import read_facts
+from lipscale.report.record import read_record
 from lipscale.runs.predict import read_inputs
 from lipscale.runs.run import attack_run, load, resume
 from lipscale.runs.settings import Settings, make_settings, read_settings
@@ -380,7 +380,7 @@ def test_damaged_folders_in_a_report(tmp_path, run_folder, file):
 
     def action(content):
         (folder / file).write_bytes(content)
-        draw_all([read_facts(folder, "run", with_samples=False)])
+        draw_all([read_record(folder, "run", with_samples=False)])
 
     fuzz(damaged(good), action)
 

@@ -137,7 +137,7 @@ class TestTables:
         rows = table_rows(300)
         quick = {"label": "y", "epochs": 20, "phase2_epochs": 1, "batch_size": 16, "width": 16, "device": "cpu"}
         run = lipscale.train(Settings(data=str(write_csv(tmp_path / "t.csv", rows)), out=tmp_path / "r", **quick))
-        assert run.metrics["accuracy"] > 0.8
+        assert run.metrics.accuracy > 0.8
         loaded = lipscale.load(tmp_path / "r")
         write_csv(tmp_path / "raw.csv", [row[:3] for row in rows[:9]], header=("a", "b", "kind"))
         turned = [[k, b, a] for a, b, k, _ in rows[:9]]

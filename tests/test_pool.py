@@ -40,9 +40,9 @@ class TestPool:
         assert outcome.failed == []
         assert len(outcome.made) == 3
         unit, retrained, ours = (read_result(folder, run) for run in plan)
-        assert retrained.constant == pytest.approx(1 / unit.metrics["temperature"])
-        assert unit.robust["samples"] == 20
-        assert ours.epochs == 2
+        assert retrained.constant == pytest.approx(1 / unit.metrics.temperature)
+        assert unit.robust.samples == 20
+        assert len(ours.history) == 2
         assert len(Results(folder, plan)) == 3
         assert Results(folder, plan).of(Row("x", tuple(plan)))[0].constant == 1
 
@@ -96,7 +96,7 @@ class TestPool:
                 def fail(*_, error=error, **__):
                     raise error
 
-                patch.setattr(f"lipscale.runs.run.{broken}", fail)
+                patch.setattr(f"lipscale.runs.trainer.{broken}", fail)
                 with pytest.raises(UserError, match="no space|no data"):
                     make(run, folder, should_stop=lambda: False)
             assert stamps(place)[place / CHECKPOINT] == before[place / CHECKPOINT]
@@ -146,7 +146,7 @@ class TestPool:
         assert len(outcome.made) == 1
         (first, why), (second, consequence) = outcome.failed
         assert (first.digest, second.digest) == (plan[0].digest, plan[1].digest)
-        assert "batch_size 100000 is larger" in why
+        assert "`batch_size` 100000 is larger" in why
         assert consequence == "the run that it follows has failed"
 
     @pytest.mark.slow
@@ -170,7 +170,7 @@ class TestPool:
         assert done.returncode == 0, done.stderr
         rows = list(csv.DictReader((tmp_path / "sweeps" / "grid" / "table.csv").open()))
         whole = carry_out(shared(rows_of(read_grid(tmp_path / "grid.yaml"))[0].runs), tmp_path / "whole", jobs=1)
-        again = [read_result(tmp_path / "whole", run).metrics["ece"] for run in whole.made]
+        again = [read_result(tmp_path / "whole", run).metrics.ece for run in whole.made]
         assert float(rows[0]["ECE"]) == pytest.approx(100 * statistics.mean(again), rel=1e-12)
 
 

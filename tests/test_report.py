@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -10,14 +11,15 @@ import pytest
 import torch
 
 from conftest import lipscale
+from experiment_makers import made_up_metrics
 from lipscale.certificates.robustness import Attack
 from lipscale.errors import UserError
 from lipscale.report import write_report
-from lipscale.report.figures import curve, dynamics, relaxation_end
-from lipscale.report.page import selective
-from lipscale.report.record import Answers, gather
+from lipscale.report.figures import dynamics, relaxation_end
+from lipscale.report.record import Answers, read_records
+from lipscale.report.tables import side_by_side
 from lipscale.report.verdict import verdict
-from lipscale.runs.run import attack_run, train
+from lipscale.runs import attack_run, train
 from lipscale.runs.settings import Settings
 
 
@@ -140,7 +142,7 @@ def test_a_run_without_phase_two_or_data_says_so(tmp_path):
 
 def test_an_unfinished_run_is_an_error_that_says_how_to_go_on(runs):
     (runs / "list" / "metrics.json").unlink()
-    with pytest.raises(UserError, match="is not finished .* lipscale train --resume"):
+    with pytest.raises(UserError, match=r"is not finished .* lipscale.resume"):
         write_report([runs / "list"])
     with pytest.raises(UserError, match="is no run folder"):
         write_report([runs])
@@ -165,70 +167,73 @@ def test_folders_may_have_any_name(runs, tmp_path):
         write_report(folders, tmp_path)
 
 
-def test_a_run_of_an_older_version_is_not_called_uncalibrated(runs):
+def test_damaged_metrics_are_one_clear_error(runs):
     path = runs / "list" / "metrics.json"
     metrics = json.loads(path.read_text())
-    for key in ("intervals", "calibrated", "ece_floor", "ece_limit", "ece_band"):
-        del metrics[key]
+    del metrics["ece_limit"]
     path.write_text(json.dumps(metrics))
-    text = Page(write_report([runs / "list"])).text
-    assert "calibrated" not in text[: text.index("Numbers")]
-    assert "nan" not in text
+    with pytest.raises(UserError, match=r"metrics.json is damaged \(ece_limit: .*resume"):
+        write_report([runs / "list"])
 
 
 def test_the_curves_are_what_they_claim():
     torch.manual_seed(1)
     answers = Answers(3 * torch.randn(1000, 4), torch.randint(0, 4, (1000,)), torch.rand(1000))
-    for eps, share in list(zip(*curve(answers), strict=True))[1:-1]:
+    for eps, share in list(zip(*answers.certified_curve(), strict=True))[1:-1]:
         assert share == pytest.approx(float(((answers.certified >= eps) & answers.right).double().mean()))
-    for threshold, coverage, accuracy in zip(*selective(answers), strict=True):
+    for threshold, coverage, accuracy in zip(*answers.selective_curves(), strict=True):
         kept = answers.confidence >= threshold
         assert coverage == pytest.approx(float(kept.double().mean()))
         assert accuracy == pytest.approx(float(answers.right[kept].double().mean()))
 
 
 def test_relaxation_ends_where_l_is_largest(runs):
-    (facts,) = gather([runs / "list"])
-    constants = [line["lipschitz"] for line in facts.history if line["phase"] == 1]
-    assert constants[relaxation_end(facts) - 1] == max(constants)
+    (record,) = read_records([runs / "list"])
+    constants = [epoch.lipschitz for epoch in record.history if epoch.phase == 1]
+    assert constants[relaxation_end(record) - 1] == max(constants)
 
 
 def test_l_is_drawn_at_every_epoch_from_its_start(runs):
-    (facts,) = gather([runs / "list"])
-    drawn = dynamics([facts])
+    (record,) = read_records([runs / "list"])
+    drawn = dynamics([record])
     points = {(int(x), y) for line in drawn.figure.axes[0].lines for x, y in zip(*line.get_data(), strict=True)}
-    expected = [facts.settings.lipschitz, *(line["lipschitz"] for line in facts.history)]
+    expected = [record.settings.lipschitz, *(epoch.lipschitz for epoch in record.history)]
     assert points == set(enumerate(expected))
 
 
-METRICS = {
-    "accuracy": 0.9, "test_size": 1000, "ece": 0.01, "ece_floor": 0.012, "ece_limit": 0.02, "calibrated": True,
-    "esce": 0.001, "intervals": {"accuracy": [0.88, 0.92], "esce": [-0.01, 0.01]},
-    "certified_accuracy": {"0.25": 0.6}, "lipschitz_constant": 5.0, "phase1_epochs": 40, "settled": True,
-}  # fmt: skip
-
-
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "text"),
     [
         ({}, "not distinguishable from calibrated: its ECE is 0.0100"),
-        (
-            {"ece": 0.05, "calibrated": False, "intervals": {"esce": [0.02, 0.08]}},
-            "It is over-confident: its ECE is 0.0500",
-        ),
-        ({"ece": 0.05, "calibrated": False, "intervals": {"esce": [-0.08, -0.02]}}, "It is under-confident"),
+        ({"ece": 0.05, "calibrated": False, "esce": (0.02, 0.08)}, "It is over-confident: its ECE is 0.0500"),
+        ({"ece": 0.05, "calibrated": False, "esce": (-0.08, -0.02)}, "It is under-confident"),
         ({"ece": 0.05, "calibrated": False}, "over-confident in places, under-confident in others"),
         ({}, "60.0 % for changes up to 0.25"),
         ({}, "settled at L = 5 after 40 epochs"),
         ({"settled": False}, "had not settled after 40 epochs"),
         ({"settled": None}, "trained at a fixed L = 5"),
+        ({"lipschitz_constant": None}, "carries no certificate"),
         ({"calibration_size": 144}, "0.0120 on average, and one calibrated on 144 samples up to 0.0200."),
         ({"calibration_size": 0}, "0.0120 on average, and in most draws up to 0.0200."),
         ({"advice": "6 samples know little"}, "Beware: 6 samples know little."),
     ],
 )
-def test_the_verdict_in_words(changes, words):
-    assert words in " ".join(verdict({**METRICS, **changes}, "pixels in [0, 1]"))
+def test_the_verdict_in_plain_words(changes, text):
+    assert text in " ".join(verdict(made_up_metrics(**changes), "pixels in [0, 1]"))
+
+
+def test_runs_side_by_side_have_every_epsilon_in_order(runs):
+    first, second = read_records([runs / "list", runs / "fixed"])
+    second = replace(second, metrics=replace(second.metrics, certified_accuracy={"0.1": 0.9, "1": 0.1}))
+    rows = dict(side_by_side([first, second]))
+    shares = {
+        name.rsplit(" ", 1)[1]: [cell.value for cell in cells] for name, cells in rows.items() if "certified" in name
+    }
+    assert list(shares) == ["0.1", "0.1412", "0.25", "0.5", "1"]
+    assert shares["1"] == ["", "0.1000"]
+    assert shares["0.25"] == [f"{first.metrics.certified_accuracy['0.25']:.4f}", ""]
+    free = replace(second, metrics=replace(second.metrics, lipschitz_constant=None))
+    assert dict(side_by_side([first, free]))["proven bound"][1].value == "none (unconstrained)"
 
 
 @pytest.mark.slow
@@ -274,13 +279,13 @@ def slide(page, name, value):
         " s.dispatchEvent(new Event('input')); }",
         [name, value],
     )
-    return page.inner_text(f"#{name}-words"), page.get_attribute(f"#{name}-chart .cursor", "x1")
+    return page.inner_text(f"#{name}-text"), page.get_attribute(f"#{name}-chart .cursor", "x1")
 
 
 @pytest.mark.slow
 def test_the_sliders_move_figures_and_words_in_a_browser(browser, runs):
     page, troubles = visit(browser, write_report([runs / "list"]))
-    answers = gather([runs / "list"])[0].answers
+    answers = read_records([runs / "list"])[0].answers
     words, left = slide(page, "epsilon", 0)
     assert f"{100 * float(answers.right.double().mean()):.1f} %" in words
     words, right = slide(page, "epsilon", 1000)

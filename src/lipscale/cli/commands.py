@@ -208,6 +208,8 @@ def evaluate(
 
         lipscale evaluate RUN --attack autoattack --attack-samples 1000 --epsilon 0.5
     """
+    from dataclasses import asdict
+
     from lipscale.attacks import require_autoattack
     from lipscale.certificates.robustness import Attack
     from lipscale.cli.progress import AttackProgress
@@ -230,10 +232,11 @@ def evaluate(
     metrics = evaluate_run(loaded, data_dir=data_dir, epsilons=epsilons)
     if not as_json:
         print_metrics(metrics, unit)
+    robustness = None
     if attack != "none":
         try:
             with AttackProgress() as progress:
-                metrics["robustness"] = attack_run(
+                robustness = attack_run(
                     loaded,
                     Attack(attack, seed=seed),  # type: ignore[arg-type]
                     samples=attack_samples,
@@ -245,10 +248,10 @@ def evaluate(
             typer.echo("Stopped. The same command goes on where it was.", err=True)
             raise typer.Exit(130) from None
         if not as_json:
-            print_robustness(metrics["robustness"], unit, certified=loaded.settings.method in CONSTRAINED)
+            print_robustness(robustness, unit, certified=metrics.is_certified)
             typer.echo(f"\nSee it with: lipscale report {run}")
     if as_json:
-        typer.echo(strict_json(metrics))
+        typer.echo(strict_json(asdict(metrics) | ({} if robustness is None else {"robustness": asdict(robustness)})))
 
 
 def _epsilons(text: str) -> tuple[float, ...]:

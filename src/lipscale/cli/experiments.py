@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Jobs = Annotated[
     int | None, typer.Option(min=1, help="Runs at a time; default one a core, or one where there is a GPU.")
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="List the runs and what they will cost, and make none.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="List the runs, their epochs and their state, and make none.")]
 DataDir = Annotated[
     Path | None, typer.Option(help="Where data sets lie; else $LIPSCALE_DATA and the system's folders.")
 ]
@@ -55,14 +55,12 @@ def reproduce(
     out = out or Path("reproduction") / profile
     plan = paper.plan_of(chosen, scale)
     outcome = _carry_out(plan, out, jobs=jobs, data_dir=data_dir, dry_run=dry_run)
-    if outcome is None:
-        return
     results = Results(out / "runs", paper.plan_of(list(paper.ROWS), scale))
     # the page shows what earlier commands have finished, too
     shown = [item for item in paper.ROWS if item in (*chosen, *paper.finished_items(scale, results))]
     paper.write(shown, scale, results, out)
     typer.echo(f"Results: {out / 'RESULTS.md'}")
-    _say_what_failed(outcome)
+    _report_failures(outcome)
 
 
 def sweep(
@@ -98,23 +96,20 @@ def sweep(
     out = out or Path("sweeps") / grid.stem
     plan = shared(run for row in rows for run in row.runs)
     outcome = _carry_out(plan, out, jobs=jobs, data_dir=data_dir, dry_run=dry_run)
-    if outcome is None:
-        return
     for path in sweeps.write(rows, Results(out / "runs", plan), out):
         typer.echo(str(path))
-    _say_what_failed(outcome)
+    _report_failures(outcome)
 
 
 def _carry_out(
     plan: "Sequence[Planned]", out: Path, *, jobs: int | None, data_dir: Path | None, dry_run: bool
-) -> "Outcome | None":
-    """Check that the plan can be carried out, then do it behind a progress display; none after a dry run."""
+) -> "Outcome":
+    """Check that the plan can be carried out, then do it behind a progress display; a dry run ends here."""
     from rich.console import Console
     from rich.table import Table
 
     from lipscale.cli.progress import PlanProgress
     from lipscale.cli.signals import StopRequest, polite_stop
-    from lipscale.experiments.cost import estimate, require_memory
     from lipscale.experiments.plan import describe
     from lipscale.experiments.pool import carry_out, default_jobs, finished
     from lipscale.experiments.reproduce import require_data
@@ -128,22 +123,12 @@ def _carry_out(
     jobs = jobs or default_jobs(plan)
     done = {run.digest for run in plan if finished(runs, run)}
     if dry_run:
-        table = Table("run", "epochs", "state", "estimate", box=None, padding=(0, 2, 0, 0))
-        total = 0.0
+        table = Table("run", "epochs", "state", box=None, padding=(0, 2, 0, 0))
         for run in plan:
-            cost = estimate(run.settings, data_dir=data_dir, attack=run.attack)
-            total += 0 if run.digest in done else cost.seconds
-            state = "done" if run.digest in done else "to do"
-            table.add_row(describe(run), str(run.settings.epochs), state, _duration(cost.seconds))
+            table.add_row(describe(run), str(run.settings.epochs), "done" if run.digest in done else "to do")
         Console().print(table)
-        left = len(plan) - len(done)
-        typer.echo(
-            f"{len(plan)} runs, {left} to do: about {_duration(total / jobs)} on this machine, {jobs} at a time."
-        )
-        return None
-    for run in plan:
-        if run.digest not in done:
-            require_memory(run.settings, data_dir=data_dir, copies=jobs)
+        typer.echo(f"{len(plan)} runs, {len(plan) - len(done)} to do, {jobs} at a time.")
+        raise typer.Exit
     out.mkdir(parents=True, exist_ok=True)
     stop = StopRequest()
     with (
@@ -152,8 +137,10 @@ def _carry_out(
     ):
 
         def on_end(run: "Planned", how: str) -> None:
-            result = None if how else read_result(runs, run)
-            progress(f"{describe(run)}: {how or _in_short(result.metrics if result else {})}")
+            if not how and (result := read_result(runs, run)):
+                found = result.metrics
+                how = f"accuracy {found.accuracy:.3f}, ECE {found.ece:.4f}, {found.seconds:.0f} s"
+            progress(f"{describe(run)}: {how}")
 
         outcome = carry_out(plan, runs, jobs=jobs, done=done, data_dir=data_dir, on_end=on_end, should_stop=stop)
     if outcome.stopped:
@@ -162,22 +149,8 @@ def _carry_out(
     return outcome
 
 
-def _say_what_failed(outcome: "Outcome") -> None:
-    if not outcome.failed:
-        return
+def _report_failures(outcome: "Outcome") -> None:
     for run, why in outcome.failed:
         typer.echo(f"failed: {run.name}: {why}", err=True)
-    raise UserError(
-        f"{len(outcome.failed)} runs have failed; the results are without them. The same command tries again"
-    )
-
-
-def _in_short(metrics: dict[str, float]) -> str:
-    return (
-        f"accuracy {metrics['accuracy']:.3f}, ECE {metrics['ece']:.4f}, {metrics['seconds']:.0f} s" if metrics else ""
-    )
-
-
-def _duration(seconds: float) -> str:
-    minutes = seconds / 60
-    return f"{seconds:.0f} s" if seconds < 90 else f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
+    if failed := len(outcome.failed):
+        raise UserError(f"{failed} runs have failed; the results are without them. The same command tries again")

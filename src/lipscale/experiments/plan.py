@@ -6,8 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
+from pydantic import ConfigDict, Field
+
+from lipscale._settings import Positive
 from lipscale.certificates.robustness import AttackName
 from lipscale.data import READERS
 from lipscale.runs.settings import Settings, as_yaml
@@ -21,9 +24,11 @@ OF_THE_MACHINE = ("out", "data_dir", "device")
 class AttackBudget:
     """What a finished run is attacked with."""
 
-    name: AttackName = "autoattack"
-    epsilon: float = 0.5
-    samples: int = 1000
+    __pydantic_config__ = ConfigDict(extra="forbid")  # it is a part of users' grids
+
+    name: AttackName = "pgd"
+    epsilon: Positive = 0.5
+    samples: Annotated[int, Field(ge=1)] = 200
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ class Planned:
     def digest(self) -> str:
         """A short fingerprint of all that decides the run's result."""
         machine = {name: Settings.model_fields[name].default for name in OF_THE_MACHINE}
-        text = as_yaml(change(self.settings, **machine)) + _state_of(self.settings)
+        text = as_yaml(change(self.settings, **machine)) + _state_of_files(self.settings)
         if self.follows is not None:
             text += f"{self.takes} of {self.follows.digest}"
         return hashlib.sha256(text.encode()).hexdigest()[:10]
@@ -50,8 +55,8 @@ class Planned:
     @property
     def name(self) -> str:
         """The run folder's name: what people look for first, then the fingerprint."""
-        words = re.sub(r"[^\w.=-]+", "_", describe(self, sep="-"))  # a user's file may be called anything
-        return f"{words}-{self.digest}"
+        safe = re.sub(r"[^\w.=-]+", "_", describe(self).replace(" ", "-"))  # a user's file may be called anything
+        return f"{safe}-{self.digest}"
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,7 @@ class Row:
     group: str = ""
 
 
-def _state_of(settings: Settings) -> str:
+def _state_of_files(settings: Settings) -> str:
     """Where a user's own files lie and when they were last changed: other content is another run."""
     named = () if settings.data in READERS else (settings.data,)
     paths = [Path(path).expanduser().resolve() for path in (*named, settings.test_data) if path is not None]
@@ -71,23 +76,22 @@ def _state_of(settings: Settings) -> str:
     return "".join(f"{path} {(state := path.stat()).st_size} {state.st_mtime_ns}\n" for path in sorted(entries))
 
 
-def describe(run: Planned, *, sep: str = " ") -> str:
+def describe(run: Planned) -> str:
     """A run in a few words, such as `cifar10 list xi=3 seed=1`."""
     settings = run.settings
-    parts = [settings.data.rsplit("/", 1)[-1], settings.method]
-    if settings.limit is not None:
-        parts.append(f"n={settings.limit}")
-    if run.takes == "lipschitz":
-        parts.append("retrained")
-    elif settings.method == "fixed" or (settings.method == "list" and settings.lipschitz != 1):
-        parts.append(f"L={settings.lipschitz:g}")
-    if settings.offset:
-        parts.append(f"xi={settings.offset:g}")
-    if settings.phase1_only:
-        parts.append("phase1")
-    if settings.phase2_start == "restart":
-        parts.append("restarted")
-    return sep.join([*parts, f"seed={settings.seed}"])
+    constant = settings.method == "fixed" or (settings.method == "list" and settings.lipschitz != 1)
+    parts = {
+        settings.data.rsplit("/", 1)[-1]: True,
+        settings.method: True,
+        f"n={settings.limit}": settings.limit is not None,
+        "retrained": run.takes == "lipschitz",
+        f"L={settings.lipschitz:g}": constant and run.takes != "lipschitz",
+        f"xi={settings.offset:g}": settings.offset,
+        "phase1": settings.phase1_only,
+        "restarted": settings.phase2_start == "restart",
+        f"seed={settings.seed}": True,
+    }
+    return " ".join(part for part, shown in parts.items() if shown)
 
 
 def shared(runs: Iterable[Planned]) -> list[Planned]:

@@ -6,13 +6,12 @@ import os
 import shutil
 import signal
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
@@ -122,8 +121,8 @@ def _processes(jobs: int) -> Iterator[tuple[ProcessPoolExecutor, Event]]:
     """A pool, and the event that asks its runs to save and end; whatever goes wrong here, no process stays behind."""
     context = get_context("spawn")  # a fork would inherit torch's threads in an unknown state
     stop = context.Event()
-    arguments = (stop, os.getpid(), max(1, _cores() // jobs))
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=arguments) as pool:
+    threads = max(1, _cores() // jobs)
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(stop, threads)) as pool:
         try:
             yield pool, stop
         except BaseException:  # a second Ctrl-C, for one: at once, every epoch is saved already
@@ -142,19 +141,25 @@ def make(run: Planned, folder: Path, *, data_dir: Path | None = None, should_sto
     """Train a planned run, or go on with it, then attack it as planned; nobody else may work on it meanwhile."""
     place = folder / run.name
     data_dir = data_dir or run.settings.data_dir
-    with locked(_lock(folder, run)):
+    lock = folder / LOCKS / run.name  # beside the run's folder, which may have to make way
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    lock.touch()
+    with locked(lock):
         if trained(folder, run) is None and (place / SETTINGS).exists():
             # what is there is not trusted, but measured again, from the checkpoint if that is good
             (place / METRICS).unlink(missing_ok=True)
             with suppress(UnusableError):
-                runs.resume(place, should_stop=should_stop, data_dir=data_dir)
+                runs.resume(place, progress=False, should_stop=should_stop, data_dir=data_dir)
         if trained(folder, run) is None:
-            if place.exists():
-                _set_aside(place)
-            runs.train(replace(_taken_over(run, folder), out=place, data_dir=data_dir), should_stop=should_stop)
+            if place.exists():  # it is damaged: kept for those who want to know, out of the way
+                aside = place.with_name(f"{place.name}.damaged")
+                shutil.rmtree(aside, ignore_errors=True)
+                place.rename(aside)
+            settings = replace(_taken_over(run, folder), out=place, data_dir=data_dir)
+            runs.train(settings, progress=False, should_stop=should_stop)
         if run.attack is not None:
 
-            def heed(what: str, done: int, total: int) -> None:
+            def stop_if_asked(what: str, done: int, total: int) -> None:
                 if should_stop():  # what is finished of the attack is kept
                     raise StoppedError(STOPPED)
 
@@ -164,23 +169,8 @@ def make(run: Planned, folder: Path, *, data_dir: Path | None = None, should_sto
                 samples=run.attack.samples,
                 epsilons=(run.attack.epsilon,),
                 data_dir=data_dir,
-                on_progress=heed,
+                on_progress=stop_if_asked,
             )
-
-
-def _lock(folder: Path, run: Planned) -> Path:
-    """What is locked while a run is made: beside its folder, which may have to make way."""
-    path = folder / LOCKS / run.name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch()
-    return path
-
-
-def _set_aside(place: Path) -> None:
-    """Keep a wreck for those who want to know, out of the way."""
-    aside = place.with_name(f"{place.name}.damaged")
-    shutil.rmtree(aside, ignore_errors=True)
-    place.rename(aside)
 
 
 def _taken_over(run: Planned, folder: Path) -> Settings:
@@ -191,8 +181,8 @@ def _taken_over(run: Planned, folder: Path) -> Settings:
     if source is None:
         raise UserError(f"{describe(run)} follows {describe(run.follows)}, which is not finished")
     if run.takes == "epochs":
-        return replace(run.settings, epochs=source.epochs)
-    temperature = float(source.metrics["temperature"])
+        return replace(run.settings, epochs=len(source.history))
+    temperature = source.metrics.temperature
     if not 0 < temperature < math.inf:
         raise UserError(f"T* of {describe(run.follows)} is {temperature}: there is no 1 / T* to take over")
     return replace(run.settings, lipschitz=1 / temperature, epochs=source.settings.epochs)
@@ -203,26 +193,26 @@ _should_stop: Callable[[], bool] = lambda: False  # noqa: E731
 _working = threading.Lock()
 
 
-def _begin(stop: Event, parent: int, threads: int) -> None:
-    """In each process: few threads, no word, and an ear for the parent's wish and for its death."""
+def _begin(stop: Event, threads: int) -> None:
+    """In each process: few threads, no log lines, and a stop when the parent asks for it or is gone."""
     global _should_stop
+    parent = parent_process()
+    assert parent is not None
     torch.set_num_threads(threads)
     logging.getLogger("lipscale").setLevel(logging.ERROR)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches all processes; the parent decides
-    _should_stop = lambda: stop.is_set() or os.getppid() != parent  # noqa: E731
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    _should_stop = lambda: stop.is_set() or not parent.is_alive()  # noqa: E731
 
+    def end_with_parent() -> None:  # one that is killed can tell nobody: once it is gone, save and go, too
+        parent.join()
+        with _working:
+            os._exit(1)
 
-def _end_with(parent: int) -> None:
-    """A parent that is killed can tell nobody: once it is gone, save and go, too."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    with _working:
-        os._exit(1)
+    threading.Thread(target=end_with_parent, daemon=True).start()
 
 
 def _make_in_process(run: Planned, folder: Path, data_dir: Path | None) -> str:
-    """How it ended: "" is well. Errors become words, which always survive the way to the parent."""
+    """How it ended: "" is well. Errors become text, which can always be sent to the parent."""
     try:
         with _working:
             make(run, folder, data_dir=data_dir, should_stop=_should_stop)

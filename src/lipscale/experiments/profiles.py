@@ -47,13 +47,7 @@ PAPER = Profile(
         "Tiny-ImageNet": {"data": "tiny-imagenet"},
     },
     # Sec. 5.1 and App. E; the learning rate and the batch size are ours, the paper names none
-    shared={
-        "model": "resnet18",
-        "width": 64,
-        "optimizer": "schedulefree",
-        "batch_size": 128,
-        "centering_batches": 50,
-    },
+    shared={"model": "resnet18", "width": 64, "optimizer": "schedulefree", "batch_size": 128, "centering_batches": 50},
     search={
         "feedback": "paper",
         "epochs": 5000,  # a limit only: the stop fires before
@@ -63,19 +57,14 @@ PAPER = Profile(
         "calibration_fraction": 0.1,
     },
     epochs={
-        "standard": 100,
-        "label-smoothing": 100,
-        "focal": 350,
-        "focal-schedule": 350,
-        "pgd-at": 200,
-        "caat": 200,
-        "fixed": 2200,
+        **{"standard": 100, "label-smoothing": 100, "focal": 350, "focal-schedule": 350},
+        **{"pgd-at": 200, "caat": 200, "fixed": 2200},
     },
     fixed_as_long_as_list=True,
     seeds={"CIFAR-10": (0, 1, 2), "CIFAR-100": (0,), "Tiny-ImageNet": (0,)},
     more_seeds={"CIFAR-10": (0, 1, 2), "CIFAR-100": (0,), "Tiny-ImageNet": (0,)},
     sizes=(50_000, 25_000, 10_000, 5_000, 1_000),
-    attack=AttackBudget(samples=10_000),
+    attack=AttackBudget("autoattack", samples=10_000),
     settling={"data": "cifar10", "epochs": 5000, "tolerance": 0.0002},
 )
 
@@ -90,19 +79,14 @@ MINI = Profile(
     search={"epochs": 40},
     # as in the paper, standard training and label smoothing get less than the others; here LiST needs no more
     epochs={
-        "standard": 20,
-        "label-smoothing": 20,
-        "focal": 40,
-        "focal-schedule": 40,
-        "pgd-at": 40,
-        "caat": 40,
-        "fixed": 40,
+        **{"standard": 20, "label-smoothing": 20, "focal": 40, "focal-schedule": 40},
+        **{"pgd-at": 40, "caat": 40, "fixed": 40},
     },
     fixed_as_long_as_list=False,
     seeds=dict.fromkeys(("CIFAR-10 (5,000)", "Fashion-MNIST (5,000)", "digits"), (0, 1, 2)),
     more_seeds=dict.fromkeys(("CIFAR-10 (5,000)", "Fashion-MNIST (5,000)", "digits"), (0, 1, 2, 3, 4)),
     sizes=(5000, 2500, 1000, 500, 250),
-    attack=AttackBudget(samples=200),
+    attack=AttackBudget("autoattack", samples=200),
     constants=(0.25, 0.5, *PAPER.constants),  # small networks on little data are calibrated near L = 1
     settling={
         **{"data": "fashion-mnist", "limit": 2000, "model": "mlp", "width": 64},
@@ -116,5 +100,5 @@ PROFILES = {profile.name: profile for profile in (MINI, PAPER)}
 def profile_of(name: str) -> Profile:
     """A profile by name."""
     if name not in PROFILES:
-        raise UserError(f"--profile: expected {' or '.join(PROFILES)}, got {name!r}")
+        raise UserError(f"`profile`: expected {' or '.join(PROFILES)}, got {name!r}")
     return PROFILES[name]

@@ -1,7 +1,5 @@
 """The paper's tables, figures and claims: which runs each needs, and how they are written down."""
 
-import csv
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, fields
 from pathlib import Path
@@ -12,14 +10,22 @@ from lipscale.data import READERS, find_folder
 from lipscale.errors import UserError
 from lipscale.experiments import published, recipes
 from lipscale.experiments.claims import Verdict, decide_claims
-from lipscale.experiments.columns import CALIBRATED, CONSTANT, measured
-from lipscale.experiments.cost import size_of
-from lipscale.experiments.figures import draw_figures
 from lipscale.experiments.plan import Planned, Row, shared
 from lipscale.experiments.profiles import Profile
 from lipscale.experiments.results import Results
-from lipscale.experiments.tables import Table, as_csv, as_latex, as_markdown, make_table, ranked
-from lipscale.report.page import save_figure
+from lipscale.experiments.tables import (
+    CALIBRATED,
+    CONSTANT,
+    Table,
+    as_markdown,
+    csv_text,
+    make_table,
+    markdown,
+    measured,
+    ranked,
+    write_table,
+)  # fmt: skip
+from lipscale.runs.assembly import read_data
 
 ROWS: dict[str, Callable[[Profile], list[Row]]] = {
     "table1": recipes.main_table,
@@ -28,7 +34,7 @@ ROWS: dict[str, Callable[[Profile], list[Row]]] = {
     "claims": recipes.all_rows,
 }
 ITEMS = (*ROWS, "all")
-
+PICTURE = (3, 32, 32)  # every named set is one of pictures, of this shape or another
 
 EXPLAINED = (
     "Accuracies and errors are in per cent, mean ± standard deviation over seeds; the best is bold, the second "
@@ -59,81 +65,57 @@ def finished_items(profile: Profile, results: Results) -> list[str]:
 def require_data(plan: Sequence[Planned], data_dir: Path | None) -> None:
     """Say what is missing before any run starts, and how to get it."""
     named = {(run.settings.data, data_dir or run.settings.data_dir) for run in plan if run.settings.data in READERS}
-    missing = {name for name, place in named if find_folder(name, place) is None}
+    missing = sorted({name for name, place in named if find_folder(name, place) is None})
     if missing:
-        how = "; ".join(f"{name}: {READERS[name].get}" for name in sorted(missing))
-        raise UserError(f"{' and '.join(sorted(missing))} {'is' if len(missing) == 1 else 'are'} not here. Get {how}")
-    for run in plan:
-        if run.attack is not None and run.attack.name == "autoattack":
-            require_autoattack(size_of(run.settings, data_dir=data_dir).shape)
+        how = "; ".join(f"{name}: {READERS[name].get}" for name in missing)
+        raise UserError(f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not here. Get {how}")
+    attacked = {run.settings.data: run.settings for run in plan if run.attack and run.attack.name == "autoattack"}
+    for data, settings in attacked.items():
+        shape = PICTURE if data in READERS else read_data(settings, data_dir=data_dir)[1].input_shape
+        require_autoattack(shape)
 
 
 def main_table(profile: Profile, results: Results) -> Table:
     """Tab. 1."""
+    columns = (*measured(profile.attack), *CALIBRATED, CONSTANT)
     rows = [(row.group, row.name, results.of(row)) for row in recipes.main_table(profile)]
-    return ranked(
-        make_table(f"Methods on {profile.main}", "Method", (*measured(profile.attack), *CALIBRATED, CONSTANT), rows)
+    return ranked(make_table(f"Methods on {profile.main}", "Method", columns, rows))
+
+
+def ablation_tables(profile: Profile, results: Results) -> tuple[Table, Table]:
+    """Tab. 2, top and bottom."""
+    columns = (CONSTANT, *measured(profile.attack), *CALIBRATED)
+    low, phases = (
+        [(row.group, row.name, results.of(row)) for row in rows(profile)]
+        for rows in (recipes.low_data_table, recipes.phase_table)
     )
-
-
-def low_data_table(profile: Profile, results: Results) -> Table:
-    """Tab. 2, top."""
-    rows = [("", row.name, results.of(row)) for row in recipes.low_data_table(profile)]
-    return make_table(
-        f"LiST on less of {profile.main}", "Setting", (CONSTANT, *measured(profile.attack), *CALIBRATED), rows
-    )
-
-
-def phase_table(profile: Profile, results: Results) -> Table:
-    """Tab. 2, bottom."""
-    rows = [(row.group, row.name, results.of(row)) for row in recipes.phase_table(profile)]
-    table = make_table(
-        "LiST after Phase I and after Phase II", "Set, phase", (CONSTANT, *measured(profile.attack), *CALIBRATED), rows
-    )
-    return ranked(table, within_blocks=True)
+    by_phase = make_table("LiST after Phase I and after Phase II", "Set, phase", columns, phases)
+    return make_table(f"LiST on less of {profile.main}", "Setting", columns, low), ranked(by_phase, within_blocks=True)
 
 
 def beside_the_paper(profile: Profile, results: Results) -> str:
     """Our means beside the paper's numbers, row by row, as Markdown."""
-    lines = ["| row | accuracy | ECE | ESCE | AA 0.5 | CRA 36/255 | L |", "|---|---|---|---|---|---|---|"]
-    named: list[tuple[str, Row, published.Published | None]] = [
-        (row.name, row, published.MAIN_TABLE.get(row.name)) for row in recipes.main_table(profile)
-    ]
-    low = zip(profile.sizes, recipes.low_data_table(profile), published.LOW_DATA.items(), strict=True)
-    named += [(f"N = {size} (paper: {theirs})", row, values) for size, row, (theirs, values) in low]
-    pairs = zip(
-        [row for data in profile.sets for row in recipes.phases(profile, data)[:2]],
-        published.PHASES.items(),
-        strict=True,
-    )
-    named += [(f"{row.group} {row.name} (paper: {' '.join(key)})", row, values) for row, (key, values) in pairs]
+    named = [(row.name, row, published.MAIN_TABLE.get(row.name)) for row in recipes.main_table(profile)]
+    low = zip(recipes.low_data_table(profile), published.LOW_DATA.items(), strict=True)
+    named += [(f"{row.name} (paper: {size})", row, theirs) for row, (size, theirs) in low]
+    rows = (row for data in profile.sets for row in recipes.phases(profile, data)[:2])
+    phases = zip(rows, published.PHASES.items(), strict=True)
+    named += [(f"{row.group} {row.name} (paper: {' '.join(key)})", row, theirs) for row, (key, theirs) in phases]
     columns = (*measured(profile.attack), CONSTANT)
-    for name, row, values in named:
-        (line,) = make_table("", "", columns, [("", name, results.of(row))]).lines
-        ours = ["n/a" if cell is None else f"{cell.mean:.2f}" for cell in line.cells]
-        theirs = ["" if value is None else f"{value:g}" for value in (values or (None,) * len(columns))]
-        lines.append(
-            f"| {name} | " + " | ".join(f"{a} ({b or 'n/a'})" for a, b in zip(ours, theirs, strict=True)) + " |"
-        )
-    return "\n".join(lines) + "\n"
+    body = []
+    for name, row, theirs in named:
+        ours = [column.cell(results.of(row)) for column in columns]
+        pairs = zip(ours, theirs or (None,) * len(columns), strict=True)
+        shown = (("n/a" if a is None else f"{a.mean:.2f}", "n/a" if b is None else f"{b:g}") for a, b in pairs)
+        body.append([name, *(f"{a} ({b})" for a, b in shown)])
+    return markdown(["row", "accuracy", "ECE", "ESCE", "AA 0.5", "CRA 36/255", "L"], body)
 
 
 def claims_as_markdown(verdicts: Sequence[Verdict]) -> str:
     """The claims as a table to read."""
-    lines = ["| claim | paper | data | verdict | test | figures |", "|---|---|---|---|---|---|"]
-    for v in verdicts:
-        cells = (v.claim, v.place, v.data, f"**{v.verdict}**", v.test, v.figures)
-        lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
-    return "\n".join(lines) + "\n"
-
-
-def claims_as_csv(verdicts: Sequence[Verdict]) -> str:
-    """The claims for further use."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([field.name for field in fields(Verdict)])
-    writer.writerows(astuple(verdict) for verdict in verdicts)
-    return out.getvalue()
+    rows = ((v.claim, v.place, v.data, f"**{v.verdict}**", v.test, v.figures) for v in verdicts)
+    head = ["claim", "paper", "data", "verdict", "test", "figures"]
+    return markdown(head, ([cell.replace("|", "/") for cell in row] for row in rows))
 
 
 def write(items: Sequence[str], profile: Profile, results: Results, out: Path) -> list[Path]:
@@ -141,34 +123,36 @@ def write(items: Sequence[str], profile: Profile, results: Results, out: Path) -
     page = [f"# Results of the profile `{profile.name}`\n", f"{len(results)} finished runs. {EXPLAINED}\n"]
     written: list[Path] = []
 
-    def put(name: str, text: str | bytes) -> None:
-        write_atomically(out / name, text.encode() if isinstance(text, str) else text)
+    def put(name: str, text: str) -> None:
+        write_atomically(out / name, text.encode())
         written.append(out / name)
 
     def put_table(name: str, table: Table) -> None:
-        for suffix, form in ((".md", as_markdown), (".tex", as_latex), (".csv", as_csv)):
-            put(f"{name}{suffix}", form(table))
+        written.extend(write_table(table, out / name))
         page.append(f"## {table.title}\n\n{as_markdown(table)}")
 
     out.mkdir(parents=True, exist_ok=True)
     if "table1" in items:
         put_table("table1", main_table(profile, results))
     if "table2" in items:
-        put_table("table2-low-data", low_data_table(profile, results))
-        put_table("table2-phases", phase_table(profile, results))
+        for name, table in zip(("low-data", "phases"), ablation_tables(profile, results), strict=True):
+            put_table(f"table2-{name}", table)
     if "table1" in items and "table2" in items:
         beside = beside_the_paper(profile, results)
         put("beside-the-paper.md", beside)
         page.append(f"## Beside the paper\n\nOurs, and in brackets the paper's, in per cent (but for L).\n\n{beside}")
     if "figures" in items:
+        from lipscale.experiments.figures import draw_figures  # matplotlib takes a second: only who draws imports it
+        from lipscale.report.theme import save_figure
+
         page.append("## Figures\n")
         for drawn in draw_figures(profile, results):
             written += save_figure(drawn, out / "figures")
-            page.append(f"![{drawn.title}](figures/{drawn.name}.png)\n\n" + "\n".join(drawn.words) + "\n")
+            page.append(f"![{drawn.title}](figures/{drawn.name}.png)\n\n" + "\n".join(drawn.caption) + "\n")
     if "claims" in items:
         verdicts = decide_claims(profile, results)
         put("claims.md", claims_as_markdown(verdicts))
-        put("claims.csv", claims_as_csv(verdicts))
+        put("claims.csv", csv_text([field.name for field in fields(Verdict)], map(astuple, verdicts)))
         page.append(f"## Claims\n\n{claims_as_markdown(verdicts)}")
     put("RESULTS.md", "\n".join(page))
     return written

@@ -5,59 +5,33 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from lipscale.certificates import certified_accuracy, epsilon_names
+from lipscale.certificates.robustness import RobustnessAt
 from lipscale.errors import UserError
 from lipscale.experiments.plan import Planned, Row, describe
 from lipscale.metrics import ece_limit
-from lipscale.report.record import Answers, Facts, read_facts
+from lipscale.report.record import Answers, RunRecord, read_record
 from lipscale.runs.folder import VERSIONS, read_json
-from lipscale.runs.settings import Settings
 
 
-@dataclass(frozen=True)
-class Result:
-    """A finished run."""
+@dataclass(frozen=True, kw_only=True)
+class Result(RunRecord):
+    """A finished run of a plan, with the answers of its test set."""
 
     planned: Planned
-    facts: Facts
-
-    @property
-    def settings(self) -> Settings:
-        """The settings, with every `auto` decided."""
-        return self.facts.settings
-
-    @property
-    def metrics(self) -> dict[str, Any]:
-        """What was measured on the test set, as in metrics.json."""
-        return self.facts.metrics
-
-    @property
-    def answers(self) -> Answers:
-        """Logits, labels and radii of the test set."""
-        assert self.facts.answers is not None
-        return self.facts.answers
-
-    @property
-    def constrained(self) -> bool:
-        """Whether the network has a Lipschitz constant, and so a certificate."""
-        return self.metrics["lipschitz_constant"] is not None
+    answers: Answers
 
     @property
     def constant(self) -> float:
-        """L."""
-        return float(self.metrics["lipschitz_constant"])
-
-    @property
-    def epochs(self) -> int:
-        """The epochs that it took, of both phases."""
-        return int(self.metrics["phase1_epochs"] + self.metrics["phase2_epochs"])
+        """L of a network that has one."""
+        assert self.metrics.lipschitz_constant is not None
+        return self.metrics.lipschitz_constant
 
     def certified(self, epsilon: float) -> float:
         """Certified robust accuracy, CRA, from the stored radii; nothing is proven without a constant."""
         (share,) = certified_accuracy(self.answers.certified, [epsilon]).values()
-        return share if self.constrained else 0.0
+        return share if self.metrics.is_certified else 0.0
 
     @cached_property
     def limit(self) -> float:
@@ -65,7 +39,7 @@ class Result:
 
         LiST's T* comes from a tenth of the data and is not known better; every network gets the same allowance.
         """
-        return self._limit(self.metrics["calibration_size"] or round(self.metrics["train_size"] / 10))
+        return self._limit(self.metrics.calibration_size or round(self.metrics.train_size / 10))
 
     @cached_property
     def strict_limit(self) -> float:
@@ -79,17 +53,16 @@ class Result:
     @property
     def calibrated(self) -> bool:
         """Whether the network cannot be told from a calibrated one, by the limit that is the same for all."""
-        return bool(self.metrics["ece"] <= self.limit)
+        return self.metrics.ece <= self.limit
 
     @property
-    def robust(self) -> dict[str, Any] | None:
-        """What the planned attack left (robust_accuracy, interval, samples), if it was made on enough samples."""
+    def robust(self) -> RobustnessAt | None:
+        """What the planned attack left, if it was made on enough samples."""
         attack = self.planned.attack
-        if attack is None:
+        if attack is None or attack.name not in self.robustness:
             return None
-        row = self.facts.robustness.get(attack.name, {}).get("at", {}).get(epsilon_names([attack.epsilon])[0])
-        enough = row is not None and row["samples"] >= min(attack.samples, self.metrics["test_size"])
-        return row if enough else None
+        row = self.robustness[attack.name].at.get(epsilon_names([attack.epsilon])[0])
+        return row if row and row.samples >= min(attack.samples, self.metrics.test_size) else None
 
 
 class Results:
@@ -112,7 +85,7 @@ def read_result(folder: Path, run: Planned) -> Result | None:
     place = folder / run.name
     try:
         current = read_json(place / VERSIONS)["lipscale"] == version("lipscale")
-        facts = read_facts(place, describe(run), with_samples=False)
+        record = read_record(place, describe(run), with_samples=False)
     except (UserError, KeyError, TypeError):
         return None
-    return Result(run, facts) if current and facts.answers is not None and facts.history else None
+    return Result(**vars(record), planned=run) if current and record.answers is not None and record.history else None

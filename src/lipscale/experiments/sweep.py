@@ -1,32 +1,22 @@
 """A user's own grid, methods x offsets x constants x seeds, from a YAML file."""
 
+import itertools
 from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from lipscale._files import write_atomically
 from lipscale._settings import Positive
-from lipscale.certificates.robustness import AttackName
 from lipscale.errors import UserError
-from lipscale.experiments.columns import CONSTANT, OWN_VERDICT, measured
-from lipscale.experiments.figures import front
 from lipscale.experiments.plan import AttackBudget, Planned, Row
 from lipscale.experiments.results import Results
-from lipscale.experiments.tables import as_csv, as_latex, as_markdown, make_table, ranked
-from lipscale.report.page import save_figure
+from lipscale.experiments.tables import CONSTANT, OWN_VERDICT, make_table, measured, ranked, write_table
 from lipscale.runs.settings import check_names, make_settings, read_yaml
 from lipscale.training.settings import CONSTRAINED
 
-SWEPT = {"method": "methods", "offset": "offsets", "lipschitz": "constants", "seed": "seeds", "out": "--out"}
-
-
-class _Attack(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-    name: AttackName = "pgd"
-    epsilon: Positive = 0.5
-    samples: int = Field(200, ge=1)
+SYMBOLS = {"lipschitz": "L", "offset": "xi"}
+SWEPT = {"method": "methods", "offset": "offsets", "lipschitz": "constants", "seed": "seeds", "out": "`out`"}
 
 
 class Grid(BaseModel):
@@ -38,7 +28,7 @@ class Grid(BaseModel):
     offsets: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] = Field((0.0,), min_length=1)
     constants: tuple[Positive, ...] = Field((1.0,), min_length=1)
     seeds: tuple[Annotated[int, Field(strict=True, ge=0)], ...] = Field((0,), min_length=1)
-    attack: _Attack | None = None
+    attack: AttackBudget | None = None
 
 
 def read_grid(path: Path) -> Grid:
@@ -60,41 +50,33 @@ def _check_plain(path: Path, node: Any, seen: set[int] | None = None) -> None:
     seen.add(id(node))
     if isinstance(node, yaml.MappingNode):
         check_names(path, node)
-        for pair in node.value:
-            for part in pair:
-                _check_plain(path, part, seen)
-    if isinstance(node, yaml.SequenceNode):
-        for part in node.value:
-            _check_plain(path, part, seen)
+    for part in node.value if isinstance(node, yaml.CollectionNode) else ():
+        for each in part if isinstance(part, tuple) else (part,):  # a mapping's parts are pairs
+            _check_plain(path, each, seen)
 
 
 def rows_of(grid: Grid) -> list[Row]:
     """A row for each method and value that it has, a run for each seed."""
-    swept = [f"{name} -> {key}" for name, key in SWEPT.items() if name in grid.settings]
-    if swept:
-        raise UserError(f"the grid's settings name what the grid itself decides: {', '.join(swept)}")
-    attack = None if grid.attack is None else AttackBudget(grid.attack.name, grid.attack.epsilon, grid.attack.samples)
+    if twice := [f"{name} -> {key}" for name, key in SWEPT.items() if name in grid.settings]:
+        raise UserError(f"the grid's settings name what the grid itself decides: {', '.join(twice)}")
     rows = []
     for method in dict.fromkeys(grid.methods):
         constants = dict.fromkeys(grid.constants) if method == "fixed" else (None,)
         offsets = dict.fromkeys(grid.offsets) if method in CONSTRAINED else (None,)
-        for constant in constants:
-            for offset in offsets:
-                values: dict[str, Any] = {**grid.settings, "method": method}
-                values |= {} if constant is None else {"lipschitz": constant}
-                values |= {} if offset is None else {"offset": offset}
-                name = " ".join(
-                    [method]
-                    + ([f"L = {constant:g}"] if constant is not None else [])
-                    + ([f"xi = {offset:g}"] if offset is not None else [])
-                )
-                runs = (Planned(make_settings({**values, "seed": seed}), attack) for seed in dict.fromkeys(grid.seeds))
-                rows.append(Row(name, tuple(runs)))
+        for constant, offset in itertools.product(constants, offsets):
+            swept = {name: value for name, value in (("lipschitz", constant), ("offset", offset)) if value is not None}
+            values = {**grid.settings, "method": method, **swept}
+            name = " ".join([method, *(f"{SYMBOLS[setting]} = {value:g}" for setting, value in swept.items())])
+            runs = (Planned(make_settings({**values, "seed": seed}), grid.attack) for seed in dict.fromkeys(grid.seeds))
+            rows.append(Row(name, tuple(runs)))
     return rows
 
 
 def write(rows: list[Row], results: Results, out: Path) -> list[Path]:
     """The table in three formats, and the accuracy-robustness front."""
+    from lipscale.experiments.fronts import front  # matplotlib takes a second: only who draws imports it
+    from lipscale.report.theme import save_figure
+
     attack = next((run.attack for row in rows for run in row.runs if run.attack is not None), AttackBudget())
     columns = [
         column
@@ -102,9 +84,5 @@ def write(rows: list[Row], results: Results, out: Path) -> list[Path]:
         if any(column.value(result) is not None for row in rows for result in results.of(row))
     ]
     table = ranked(make_table("Sweep", "Run", columns, [("", row.name, results.of(row)) for row in rows]))
-    written = []
-    for suffix, form in ((".md", as_markdown), (".tex", as_latex), (".csv", as_csv)):
-        written.append(out / f"table{suffix}")
-        write_atomically(written[-1], form(table).encode())
-    drawn = front([(row.name, results.of(row)) for row in rows if results.of(row)])
-    return [*written, *(save_figure(drawn, out) if drawn is not None else [])]
+    drawn = front([(row.name, results.of(row)) for row in rows])
+    return [*write_table(table, out / "table"), *(save_figure(drawn, out) if drawn is not None else [])]

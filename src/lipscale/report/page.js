@@ -64,7 +64,7 @@
     data.runs.forEach((run) => {
       const entry = document.createElement("span"), swatch = document.createElement("i");
       swatch.className = "swatch";
-      swatch.style.background = colour(run.place);
+      swatch.style.background = colour(run.index);
       entry.append(swatch, run.name);
       line.append(entry);
     });
@@ -83,33 +83,33 @@
       const shown = say(x, values);
       document.getElementById(name + "-value").textContent = shown.value;
       input.setAttribute("aria-valuetext", shown.value);
-      document.getElementById(name + "-words").textContent = shown.words;
+      document.getElementById(name + "-text").textContent = shown.text;
     };
     input.addEventListener("input", update);
     update();
   }
 
   const many = data.runs.length > 1;
-  const named = (run, words) => (many ? `${run.name}: ${words}` : words[0].toUpperCase() + words.slice(1));
+  const named = (run, text) => (many ? `${run.name}: ${text}` : text[0].toUpperCase() + text.slice(1));
 
   const proven = data.runs.filter((run) => run.certified);  // an unconstrained network has no certificate
   if (proven.length) slider("epsilon", data.largest,
-    proven.map((run) => ({ ...run.certified, colour: colour(run.place), beyond: 0 })),
+    proven.map((run) => ({ ...run.certified, colour: colour(run.index), beyond: 0 })),
     "Certified accuracy over epsilon", "epsilon",
     (x, values) => ({
       value: x.toPrecision(3),
-      words: proven.map((run, i) => named(run, `${percent(values[i])} of the test samples are right and provably stay so.`)).join(" "),
+      text: proven.map((run, i) => named(run, `${percent(values[i])} of the test samples are right and provably stay so.`)).join(" "),
     }));
 
   slider("threshold", 1,
     data.runs.flatMap((run) => [
-      { ...run.accuracy, colour: colour(run.place), beyond: null },
-      { ...run.coverage, colour: colour(run.place), beyond: 0, dashed: true },
+      { ...run.accuracy, colour: colour(run.index), beyond: null },
+      { ...run.coverage, colour: colour(run.index), beyond: 0, dashed: true },
     ]),
     "Accuracy of the answers that are given (solid) and the share of samples that get one (dashed), over the confidence threshold", "confidence threshold",
     (x, values) => ({
       value: percent(x),
-      words: data.runs.map((run, i) => {
+      text: data.runs.map((run, i) => {
         const [accuracy, coverage] = [values[2 * i], values[2 * i + 1]];
         return named(run, coverage > 0 && accuracy !== null
           ? `${percent(coverage)} of the samples get an answer (dashed), and ${percent(accuracy)} of those are right (solid).`

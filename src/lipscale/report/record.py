@@ -1,27 +1,30 @@
-"""What a report is about: everything that a run folder tells, and what it does not."""
+"""A run as a report sees it: everything that its folder tells, and sentences on what is missing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
-from pydantic import BaseModel, TypeAdapter
+from pydantic import TypeAdapter
 from torch import Tensor
 
 from lipscale import runs
 from lipscale._files import load_tensors
-from lipscale.certificates.robustness import AttackName
-from lipscale.data import Preprocessing, Stored, as_input
+from lipscale.certificates import certified_accuracy_curve
+from lipscale.certificates.robustness import AttackName, Robustness
+from lipscale.data import Preprocessing, Stored
 from lipscale.errors import UserError
 from lipscale.metrics import Predictions
 from lipscale.metrics.binned import bins_for
+from lipscale.report.samples import Sample, worth_seeing
 from lipscale.runs.assembly import read_data
-from lipscale.runs.folder import HISTORY, PREDICTIONS, ROBUSTNESS
+from lipscale.runs.evaluation import Metrics
+from lipscale.runs.folder import HISTORY, PREDICTIONS, ROBUSTNESS, stored_attacks
 from lipscale.runs.settings import Settings
+from lipscale.training import Epoch
 
-SHOWN = 8  # hardest and easiest samples, each
+CURVE_POINTS = 400
 
 
 @dataclass(frozen=True)
@@ -31,12 +34,6 @@ class Answers:
     logits: Tensor  # (N, C)
     labels: Tensor  # (N,)
     radii: Tensor  # (N,), certified for the predicted class, right or wrong
-
-    def check(self, classes: int) -> None:
-        """Refuse what cannot be the answers of a classifier of so many classes."""
-        Predictions.of(self.logits, self.labels)
-        if self.logits.shape[1] != classes or self.radii.shape != self.labels.shape:
-            raise UserError(f"expected answers for {classes} classes, got {tuple(self.logits.shape)}")
 
     @cached_property
     def confidence(self) -> Tensor:
@@ -58,143 +55,117 @@ class Answers:
         """The bins of the reliability diagram."""
         return bins_for(len(self.labels))
 
+    def certified_curve(self) -> tuple[list[float], list[float]]:
+        """Epsilons from zero to the largest radius, and the certified accuracy at each."""
+        steps, shares = certified_accuracy_curve(self.certified.clamp(max=1e6))
+        if len(steps) == 0:
+            return [0.0, 1.0], [0.0, 0.0]
+        keep = _spread(len(steps))
+        return [0.0, *steps[keep].tolist(), float(steps[-1])], [float(shares[0]), *shares[keep].tolist(), 0.0]
+
+    def selective_curves(self) -> tuple[list[float], list[float], list[float]]:
+        """Thresholds on the confidence, the share of samples at or above each, and the accuracy among those."""
+        confidence, order = self.confidence.sort()
+        n = len(confidence)
+        left = torch.arange(n, 0, -1, dtype=torch.float64)  # samples at or above the i-th smallest confidence
+        accuracy = self.right[order].double().flip(0).cumsum(0).flip(0) / left
+        keep = _spread(n)
+        return confidence[keep].tolist(), (left / n)[keep].tolist(), accuracy[keep].tolist()
+
+
+def _spread(count: int) -> Tensor:
+    """Indices from first to last, no more of them than a reader can tell apart."""
+    return torch.linspace(0, count - 1, min(CURVE_POINTS, count)).round().long()
+
 
 @dataclass(frozen=True)
-class Shown:
-    """A test sample worth looking at."""
-
-    index: int
-    image: Tensor | None  # (C, H, W) in [0, 1]; none for a table's row
-    truth: str
-    predicted: str
-    probability: float
-    radius: float
-
-
-@dataclass(frozen=True)
-class Facts:
+class RunRecord:
     """A run, as far as its folder tells."""
 
     name: str
-    place: int  # among the runs of the report: its colour, whatever else is missing
+    index: int  # among the runs of the report; decides its colour
     folder: Path
     settings: Settings
-    metrics: dict[str, Any]
-    unit: str
-    classes: tuple[str, ...]
-    history: list[dict[str, Any]] = field(default_factory=list)
-    robustness: dict[str, Any] = field(default_factory=dict)
+    metrics: Metrics
+    unit: str  # of radii
+    history: list[Epoch] = field(default_factory=list)
+    robustness: dict[AttackName, Robustness] = field(default_factory=dict)
     answers: Answers | None = None
-    hardest: tuple[Shown, ...] = ()
-    easiest: tuple[Shown, ...] = ()
-    missing: tuple[str, ...] = ()  # sentences on what this report cannot show, and why
+    hardest: tuple[Sample, ...] = ()
+    easiest: tuple[Sample, ...] = ()
+    missing: tuple[str, ...] = ()  # sentences on what a report cannot show, and why
+
+    @property
+    def phase_one(self) -> list[Epoch]:
+        """The epochs of Phase I."""
+        return [epoch for epoch in self.history if epoch.phase == 1]
+
+    @property
+    def constants(self) -> list[float]:
+        """L at the start and after every epoch; of an unconstrained network only the setting."""
+        return [self.settings.lipschitz, *(epoch.lipschitz for epoch in self.history if epoch.lipschitz is not None)]
 
 
-def gather(folders: Sequence[Path], *, data_dir: Path | None = None) -> list[Facts]:
-    """The facts of each run; a run that is not finished is an error, a missing part of one is not."""
-    names = _short_names(folders)
-    return [
-        read_facts(folder, name, i, data_dir=data_dir)
-        for i, (folder, name) in enumerate(zip(folders, names, strict=True))
-    ]
+def read_records(folders: Sequence[Path], *, data_dir: Path | None = None) -> list[RunRecord]:
+    """The records of several runs; a run that is not finished is an error, a missing part of one is not."""
+    named = zip(folders, _short_names(folders), strict=True)
+    return [read_record(folder, name, i, data_dir=data_dir) for i, (folder, name) in enumerate(named)]
 
 
-def read_facts(
-    folder: Path, name: str, place: int = 0, *, data_dir: Path | None = None, with_samples: bool = True
-) -> Facts:
-    """The facts of one run; `with_samples` reads its data set for the samples that are worth seeing."""
+def read_record(
+    folder: Path, name: str, index: int = 0, *, data_dir: Path | None = None, with_samples: bool = True
+) -> RunRecord:
+    """The record of one run; `with_samples` reads its data set for the samples that are worth seeing."""
     settings, metrics, classes, preprocessing = runs.read_results(folder)
     missing: list[str] = []
-    history = _history(folder / HISTORY, missing)
-    if history and settings.method == "list" and not any(line["phase"] == 2 for line in history):
+    history = _history(folder / HISTORY, metrics.is_certified, missing)
+    if history and settings.method == "list" and history[-1].phase == 1:
         missing.append("There was no Phase II: the network was trained without the calibration samples.")
-    robustness = _robustness(folder, missing)
-    answers: Answers | None = None
-    hardest: tuple[Shown, ...] = ()
-    easiest: tuple[Shown, ...] = ()
-    try:
-        answers = Answers(**load_tensors(folder / PREDICTIONS)[0])
-        answers.check(len(classes))
-    except (UserError, TypeError):
-        answers = None
+    robustness = stored_attacks(folder)
+    if not robustness and (folder / ROBUSTNESS).exists():
+        again = f"lipscale evaluate {folder} makes them again"
+        missing.append(f"{ROBUSTNESS} is damaged, so attacks are not shown: {again}.")
+    elif not robustness:
+        missing.append(f"No attack has been made yet: lipscale evaluate {folder}")
+    answers = _answers(folder / PREDICTIONS, len(classes))
+    hardest: tuple[Sample, ...] = ()
+    easiest: tuple[Sample, ...] = ()
+    if answers is None:
         missing.append(f"The test predictions are missing or damaged: lipscale evaluate {folder} writes them.")
-    if answers is not None and with_samples:
+    elif with_samples:
         inputs = _inputs(settings, preprocessing, len(answers.labels), data_dir, missing)
-        hardest, easiest = _worth_seeing(answers, inputs, classes)
-    return Facts(
-        name, place, folder, settings, metrics, preprocessing.unit, classes, history, robustness,
-        answers, hardest, easiest, tuple(missing),
+        hardest, easiest = worth_seeing(answers.logits, answers.labels, answers.radii, inputs, classes)
+    return RunRecord(
+        name, index, folder, settings, metrics, preprocessing.unit, history, robustness, answers, hardest, easiest,
+        tuple(missing),
     )  # fmt: skip
 
 
-class _Epoch(BaseModel):
-    phase: int
-    lipschitz: float | None
-    temperature: float | None
-    temperature_error: float | None = None
-
-
-class _Errors(BaseModel):
-    ece: float
-
-
-class _Calibration(BaseModel):
-    clean: _Errors
-    over: _Errors
-    under: _Errors
-    maximum: _Errors
-    certified_confidence: tuple[float, float]
-
-
-class _Row(BaseModel):
-    samples: int
-    certified_accuracy: float
-    robust_accuracy: float
-    interval: tuple[float, float]
-    calibration: _Calibration
-
-
-class _Result(BaseModel):
-    attack: AttackName
-    at: dict[str, _Row]
-
-
-_RESULTS = TypeAdapter(dict[AttackName, _Result])
-
-
-def _history(path: Path, missing: list[str]) -> list[dict[str, Any]]:
-    """The epochs; a file that cannot be read is left out, and that is said."""
+def _history(path: Path, has_constant: bool, missing: list[str]) -> list[Epoch]:
+    """The epochs; none, and a sentence about it, where the file cannot be read."""
     try:
-        lines = [_Epoch.model_validate_json(line).model_dump() for line in path.read_text().splitlines()]
-        if lines and lines[0]["phase"] == 1:
-            return lines
+        epochs = [TypeAdapter(Epoch).validate_json(line) for line in path.read_text().splitlines()]
+        if epochs and epochs[0].phase == 1 and all((e.lipschitz is not None) == has_constant for e in epochs):
+            return epochs
     except (OSError, ValueError):
         pass
     missing.append(f"The history of the training ({path.name}) is missing or damaged, so L and T* are not drawn.")
     return []
 
 
-def _robustness(folder: Path, missing: list[str]) -> dict[str, Any]:
-    """The results of attacks, by attack."""
-    path = folder / ROBUSTNESS
-    if not path.exists():
-        missing.append(f"No attack has been made yet: lipscale evaluate {folder}")
-        return {}
+def _answers(path: Path, classes: int) -> Answers | None:
+    """The stored answers, if they can be those of a classifier of so many classes."""
     try:
-        return {name: result.model_dump() for name, result in _RESULTS.validate_json(path.read_bytes()).items()}
-    except (OSError, ValueError):
-        missing.append(
-            f"{path.name} is damaged, so attacks are not shown: lipscale evaluate {folder} makes them again."
-        )
-        return {}
+        answers = Answers(**load_tensors(path)[0])
+        Predictions.of(answers.logits, answers.labels)
+    except (UserError, TypeError):
+        return None
+    fits = answers.logits.shape[1] == classes and answers.radii.shape == answers.labels.shape
+    return answers if fits else None
 
 
 def _inputs(
-    settings: Settings,
-    preprocessing: Preprocessing,
-    count: int,
-    data_dir: Path | None,
-    missing: list[str],
+    settings: Settings, preprocessing: Preprocessing, count: int, data_dir: Path | None, missing: list[str]
 ) -> Tensor | Stored | None:
     """The test inputs, if the data set is here and still has as many."""
     try:
@@ -208,32 +179,10 @@ def _inputs(
     return inputs
 
 
-def _worth_seeing(
-    answers: Answers, inputs: Tensor | Stored | None, classes: tuple[str, ...]
-) -> tuple[tuple[Shown, ...], tuple[Shown, ...]]:
-    """The hardest: most confident errors first, then the smallest radii. The easiest: the largest radii.
-
-    Without a certificate no radius tells them apart, and the confidence stands in for it.
-    """
-    radii = answers.radii.clamp(max=1e12) if answers.radii.any() else answers.confidence
-    hardness = torch.where(answers.right, -radii, 1 + answers.confidence)
-    ease = radii.masked_fill(~answers.right, -torch.inf)
-
-    def shown(i: int) -> Shown:
-        image = as_input(inputs[i : i + 1])[0].float() if inputs is not None and inputs.ndim == 4 else None
-        truth, answer = classes[int(answers.labels[i])], classes[int(answers.logits[i].argmax())]
-        return Shown(i, image, truth, answer, float(answers.confidence[i]), float(answers.radii[i]))
-
-    hardest = map(shown, hardness.topk(min(SHOWN, len(hardness))).indices.tolist())
-    easiest = map(shown, ease.topk(min(SHOWN, int(answers.right.sum()))).indices.tolist())
-    return tuple(hardest), tuple(easiest)
-
-
 def _short_names(folders: Sequence[Path]) -> list[str]:
     """The last part of each path, or as many parts as tell the runs apart."""
-    resolved = [folder.resolve() for folder in folders]
-    for length in range(1, 1 + max(len(path.parts) for path in resolved)):
-        names = ["/".join(path.parts[-length:]) for path in resolved]
-        if len(set(names)) == len(names):
-            return names
-    raise UserError("the same run is given twice: " + ", ".join(map(str, folders)))
+    parts = [folder.resolve().parts for folder in folders]
+    if len(set(parts)) < len(parts):
+        raise UserError("the same run is given twice: " + ", ".join(map(str, folders)))
+    lengths = range(1, 1 + max(map(len, parts)))
+    return next(names for n in lengths if len(set(names := ["/".join(p[-n:]) for p in parts])) == len(parts))

@@ -5,10 +5,13 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
+
+from lipscale._files import write_atomically
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart; on the page each becomes a CSS variable
 INK, FAINT, GRID = "#1a1b1c", "#8a8b8c", "#d9dadb"
@@ -19,30 +22,25 @@ _VARIABLES = {
 }  # fmt: skip
 
 STYLE: dict[str, Any] = {
-    "figure.dpi": 100,
-    "savefig.dpi": 200,
-    "font.size": 10,
-    "font.family": "sans-serif",
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": FAINT,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "grid.color": GRID,
-    "grid.linewidth": 0.6,
-    "xtick.color": FAINT,
-    "ytick.color": FAINT,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "legend.frameon": False,
-    "lines.linewidth": 1.6,
-    "figure.constrained_layout.use": True,
+    **{"figure.dpi": 100, "savefig.dpi": 200, "figure.constrained_layout.use": True},
+    **{"font.size": 10, "font.family": "sans-serif", "text.color": INK},
+    **{"axes.labelcolor": INK, "axes.edgecolor": FAINT, "axes.spines.top": False, "axes.spines.right": False},
+    **{"axes.grid": True, "axes.axisbelow": True, "grid.color": GRID, "grid.linewidth": 0.6},
+    **{"xtick.color": FAINT, "ytick.color": FAINT, "xtick.labelcolor": INK, "ytick.labelcolor": INK},
+    **{"legend.frameon": False, "legend.fontsize": 8, "lines.linewidth": 1.6},
     "text.parse_math": False,  # a folder's name is no formula
     "svg.fonttype": "none",  # text stays text: it can be read aloud, searched and scaled
     "pdf.fonttype": 42,
 }
+
+
+class Drawn(NamedTuple):
+    """A figure, its title, and its text alternative, sentence by sentence."""
+
+    name: str
+    title: str
+    figure: Figure
+    caption: list[str]
 
 
 @contextmanager
@@ -58,6 +56,19 @@ def style() -> Iterator[None]:
 def colour(i: int) -> str:
     """The colour of the i-th run."""
     return SERIES[i % len(SERIES)]
+
+
+def save_figure(drawn: Drawn, folder: Path) -> list[Path]:
+    """Write a figure as PNG and PDF, and say where."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for kind in ("png", "pdf"):
+        data = io.BytesIO()
+        with style():
+            drawn.figure.savefig(data, format=kind, metadata={"CreationDate": None} if kind == "pdf" else None)
+        paths.append(folder / f"{drawn.name}.{kind}")
+        write_atomically(paths[-1], data.getvalue())
+    return paths
 
 
 def as_svg(figure: Figure, *, salt: str) -> str:
