@@ -195,6 +195,23 @@ def test_evaluation_mode_shows_the_averaged_weights_and_gives_the_training_ones_
     assert centering.mean.abs().max() > 0  # the estimate is kept
 
 
+def test_what_is_measured_and_shipped_are_the_averaged_weights(digits_split):
+    """ScheduleFree's x is the plain average of its z over all steps, at a constant learning rate."""
+    training = make(digits_split, replace(PAPER, learning_rate=0.01, **ALONE))
+    optimizer, weight, seen, checked = training.optimizer, training.net.head.source.matrix, [], []
+    original = optimizer.step
+    optimizer.step = lambda: (original(), seen.append(optimizer.state[weight]["z"].clone()))
+
+    def check(epoch):
+        torch.testing.assert_close(weight.detach(), torch.stack(seen).mean(0), atol=1e-5, rtol=1e-4)
+        assert (weight - seen[-1]).abs().max() > 1e-3  # which is another one
+        checked.append(epoch)
+
+    algorithm_1(training, on_epoch=check)
+    assert len(checked) == 3
+    assert len(seen) == 3 * 5
+
+
 def test_evaluation_mode_gives_every_part_its_own_mode_back(digits_split):
     training = make(digits_split, PAPER)
     net, optimizer = training.net, training.optimizer
