@@ -636,13 +636,15 @@ PICKLES = {
         "odd shape",
     ),
     "objects": (BATCH.replace(b"U\x02u1", b"U\x02O8"), "a call of numpy dtype"),
-    "big-endian": (BATCH.replace(b"U\x01|", b"U\x01>"), "byte order"),
+    "numbers": (BATCH.replace(b"U\x02u1", b"U\x02i8"), "a call of numpy dtype"),
     "os.system": (b"\x80\x02}(U\x04datacos\nsystem\nU\x02id\x85Ru.", "a call of os system"),
     "eval": (b"\x80\x02}(U\x04datac__builtin__\neval\nU\x02id\x85Ru.", "a call of __builtin__ eval"),
     "a persistent object": (b"\x80\x02U\x01xQ.", "the instruction BINPERSID"),
     "an extension": (b"\x80\x02\x82\x01.", "the instruction EXT1|no pickle"),
     "a new object": (b"\x80\x02cos\nPopen\n)\x81.", "the instruction NEWOBJ"),
-    "a memo that is not there": (b"\x80\x02h\x07.", "no pickle"),
+    "a memo that is not there": (b"\x80\x02h\x07.", "used twice"),
+    "a memo of gigabytes": (b"\x80\x02}r\xff\xff\xff\x7f.", "a memo out of order"),
+    "too many instructions": (b"\x80\x02}(" + b"]" * 2_100_000 + b"u.", "more than 2000000 instructions"),
     "an empty stack": (b"\x80\x02e.", "no pickle"),
     "floats": (pickle.dumps({"data": 0.5}, 2), "the instruction BINFLOAT"),
     "a set": (pickle.dumps({"data": {1}}, 2), "a call of|instruction"),
@@ -677,8 +679,8 @@ def test_cifar_python_names(tmp_path, content, match):
 
 def test_a_pickle_that_is_too_large(tmp_path):
     with (tmp_path / "big").open("wb") as file:
-        file.truncate((1 << 30) + 1)
-    refuses(lambda: read_plain_pickle(tmp_path / "big"), "larger than 1024 MB", "big")
+        file.truncate(200_000_001)
+    refuses(lambda: read_plain_pickle(tmp_path / "big"), "larger than the 200 MB", "big")
 
 
 TINY = {
