@@ -20,7 +20,7 @@ import pytest
 from PIL import Image
 
 import lipscale
-from lipscale.data import Column, Preprocessing, Reading, load_dataset
+from lipscale.data import Column, DataSettings, Preprocessing, load_dataset
 from lipscale.data.idx import read_idx
 from lipscale.data.plain_pickle import read_plain_pickle
 from lipscale.errors import UserError
@@ -126,14 +126,14 @@ def test_tables(tmp_path, name):
         "a class of two in a large table": "class 'rare' has no (calibration|training) sample.*needs about 10",
     }
     whole = late.get(name)
-    reading = Reading(label="y")
-    refuses(lambda: calibrated(load_dataset(str(path), None, reading)), whole or match, *([] if whole else ["bad.csv"]))
+    settings = DataSettings(data=str(path), label="y")
+    refuses(lambda: calibrated(load_dataset(settings)), whole or match, *([] if whole else ["bad.csv"]))
 
 
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({}, "which column is the class. Give --label, one of a, b, kind, y"),
+        ({}, "which column is the class. Give `label`, one of a, b, kind, y"),
         ({"label": "kindd"}, "no column 'kindd'.*did you mean 'kind'"),
         ({"label": "y", "drop": ("id",)}, "no column 'id' .--drop."),
         ({"label": "y", "drop": ("a", "b", "kind")}, "nothing to learn from"),
@@ -158,7 +158,7 @@ def test_table_options(tmp_path, monkeypatch, options, match):
     (tmp_path / "empty.csv").write_text(HEAD + "\n")
     if "test_data" in options:
         options = {**options, "test_data": tmp_path / options["test_data"]}
-    refuses(lambda: load_dataset(str(good), None, Reading(**options)), match)
+    refuses(lambda: load_dataset(DataSettings(data=str(good), **options)), match)
 
 
 def parquet_bytes(columns, **options):
@@ -212,7 +212,7 @@ PARQUET = {
 def test_parquet(tmp_path, name):
     content, match = PARQUET[name]
     (tmp_path / "bad.parquet").write_bytes(content)
-    refuses(lambda: load_dataset(str(tmp_path / "bad.parquet"), None, Reading(label="y")), match, "bad.parquet")
+    refuses(lambda: load_dataset(DataSettings(data=str(tmp_path / "bad.parquet"), label="y")), match, "bad.parquet")
 
 
 def npy(array, **changes):
@@ -503,7 +503,7 @@ def test_test_folders(tmp_path, test, match):
     write_folder(tmp_path / "set")
     (tmp_path / "file").write_text("x")
     (tmp_path / "empty").mkdir()
-    refuses(lambda: load_dataset(str(tmp_path / "set"), None, Reading(test_data=tmp_path / test)), match)
+    refuses(lambda: load_dataset(DataSettings(data=str(tmp_path / "set"), test_data=tmp_path / test)), match)
 
 
 NAMES = {
@@ -532,17 +532,17 @@ def test_names(tmp_path, monkeypatch, name):
 
 
 def test_labels_and_test_parts_where_they_do_not_belong(tmp_path):
-    refuses(lambda: load_dataset("digits", None, Reading(label="y")), "digits has its labels")
-    refuses(lambda: load_dataset("digits", None, Reading(test_data=tmp_path)), "digits has its labels")
+    refuses(lambda: load_dataset(DataSettings(data="digits", label="y")), "digits has its labels")
+    refuses(lambda: load_dataset(DataSettings(data="digits", test_data=tmp_path)), "digits has its labels")
     write_folder(tmp_path / "set")
-    refuses(lambda: load_dataset(str(tmp_path / "set"), None, Reading(label="y")), "--label is for tables")
+    refuses(lambda: load_dataset(DataSettings(data=str(tmp_path / "set"), label="y")), "`label` is for tables")
     np.savez(tmp_path / "x.npz", x=X, y=Y, x_test=X, y_test=Y)
-    twice = Reading(test_data=tmp_path / "x.npz")
-    refuses(lambda: load_dataset(str(tmp_path / "x.npz"), None, twice), "x.npz has its own test part")
+    twice = DataSettings(data=str(tmp_path / "x.npz"), test_data=tmp_path / "x.npz")
+    refuses(lambda: load_dataset(twice), "x.npz has its own test part")
     np.savez(tmp_path / "y.npz", x=X, y=Y)
     np.savez(tmp_path / "z.npz", x=X)
-    missing = Reading(test_data=tmp_path / "z.npz")
-    refuses(lambda: load_dataset(str(tmp_path / "y.npz"), None, missing), "z.npz: expected x and y")
+    missing = DataSettings(data=str(tmp_path / "y.npz"), test_data=tmp_path / "z.npz")
+    refuses(lambda: load_dataset(missing), "z.npz: expected x and y")
 
 
 def idx(*sizes, kind=8, body=None, dimensions=None):

@@ -11,7 +11,7 @@ import pytest
 READ_ALL = """
 import json, resource, signal, sys, time
 from pathlib import Path
-from lipscale.data import load_dataset
+from lipscale.data import DataSettings, load_dataset
 from lipscale.data.plain_pickle import read_plain_pickle
 from lipscale.errors import UserError
 
@@ -21,12 +21,14 @@ def used():
 load_dataset("digits")
 found = {}
 for name, path, label in json.load(sys.stdin):
-    read = read_plain_pickle if path.endswith("batch") else load_dataset
     resource.setrlimit(resource.RLIMIT_DATA, (used() + 10**9, resource.RLIM_INFINITY))
     signal.alarm(20)
     start, message = time.monotonic(), "no error"
     try:
-        read(Path(path)) if read is read_plain_pickle else read(path)
+        if path.endswith("batch"):
+            read_plain_pickle(Path(path))
+        else:
+            load_dataset(DataSettings(data=path, label=label))
     except UserError as error:
         message = str(error)
     except Exception as error:

@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 
 from lipscale.certificates.certificate import certify
-from lipscale.data import TABLES, Preprocessing, Samples, as_input, encode, open_table, read_table
+from lipscale.data import Preprocessing, Samples, as_input, encode
 from lipscale.data.arrays import load_array, load_arrays
+from lipscale.data.load import TABLES, open_table
 from lipscale.data.memory import require_memory
 from lipscale.data.pictures import quiet_pillow, read_picture
+from lipscale.data.table import read_table
 from lipscale.errors import UserError
 from lipscale.layers.evaluation import evaluation_mode
 from lipscale.training.inference import predict_logits
