@@ -84,7 +84,7 @@ CSV = {
     "two samples": (lines("a,y", "1,p", "2,q"), "occurs only once"),
     "a column of names": (
         lines("name,y", *(f"person {i},{i % 2}" for i in range(150))),
-        "column 'name' .*more than 100 different texts.*--drop name",
+        "column 'name' .*more than 100 different texts.*`drop`",
     ),
     "an empty column": (lines("a,b,y", *(f"{i},,{i % 2}" for i in range(20))), None),
     "only the label": (lines("y", *(f"c{i % 2}" for i in range(20))), "nothing to learn from"),
@@ -135,7 +135,7 @@ def test_tables(tmp_path, name):
     [
         ({}, "which column is the class. Give `label`, one of a, b, kind, y"),
         ({"label": "kindd"}, "no column 'kindd'.*did you mean 'kind'"),
-        ({"label": "y", "drop": ("id",)}, "no column 'id' .--drop."),
+        ({"label": "y", "drop": ("id",)}, "no column 'id' .`drop`."),
         ({"label": "y", "drop": ("a", "b", "kind")}, "nothing to learn from"),
         ({"label": "y", "categories": ("kin",)}, "no column 'kin' .a category.*did you mean 'kind'"),
         ({"label": "y", "test_data": "none.csv"}, "none.csv does not exist"),
@@ -185,7 +185,7 @@ PARQUET = {
     "no label": (parquet_bytes({"a": [1.0, 2.0], "b": [1, 2]}), "no column 'y'"),
     "dates": (
         parquet_bytes({"t": pa.array([1, 2], pa.date32()), "y": ["a", "b"]}),
-        "column 't' holds date32.*--drop t",
+        "column 't' holds date32.*`drop`",
     ),
     "lists": (parquet_bytes({"t": [[1], [2]], "y": ["a", "b"]}), "column 't' holds list"),
     "structures": (parquet_bytes({"t": [{"p": 1}] * 2, "y": ["a", "b"]}), "column 't' holds struct"),

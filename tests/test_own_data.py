@@ -80,7 +80,7 @@ class TestTables:
             "y": pa.array([i % 2 for i in range(n)], pa.int64()),
         }
         pq.write_table(pa.table(columns), tmp_path / "t.parquet")
-        with pytest.raises(UserError, match="column 'when' holds timestamp.*--drop when"):
+        with pytest.raises(UserError, match="column 'when' holds timestamp.*`drop`"):
             load_csv(tmp_path / "t.parquet")
         found = load_csv(tmp_path / "t.parquet", drop=("when",), categories=("code",))
         assert found.classes == ("0", "1")

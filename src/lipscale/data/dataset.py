@@ -16,6 +16,7 @@ from lipscale.errors import UserError
 PIXELS = "pixels in [0, 1]"
 DEVIATIONS = "standard deviations"
 MOST_FEATURES = 100_000_000
+MOST_CLASSES = 1000
 
 
 @dataclass(frozen=True)
