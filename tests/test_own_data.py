@@ -346,5 +346,5 @@ class TestImbalance:
 
     def test_a_rare_class_is_told_what_it_needs(self):
         samples = data.Samples(torch.rand(103, 4), torch.tensor([0] * 100 + [1] * 3))
-        with pytest.raises(UserError, match=r"it has 3 training samples and needs about 10; .*-fraction 0.34"):
+        with pytest.raises(UserError, match="3 training samples and needs about 10; .*`calibration_fraction` 0.34"):
             data.split_calibration(samples, 0.1, seed=0, classes=("common", "rare"))

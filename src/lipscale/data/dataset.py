@@ -111,6 +111,8 @@ class Dataset:
     def __post_init__(self) -> None:
         if len(self.classes) < 2:
             raise UserError(f"{self.name} has {len(self.classes)} class; a classifier needs at least 2")
+        if len(self.classes) > MOST_CLASSES:
+            raise UserError(f"{self.name} has {len(self.classes)} classes; give at most {MOST_CLASSES}")
         for part, samples in (("train", self.train), ("test", self.test)):
             check_samples(samples, f"{self.name} ({part} part)", len(self.classes), missing=bool(self.columns))
         if self.test.inputs.shape[1:] != self.input_shape:
@@ -164,10 +166,10 @@ def stratified(labels: Tensor, count: int, *, seed: int, stream: str) -> tuple[T
     quota[order[: count - int(quota.sum())]] += 1
     generator = random_stream(seed, stream)
     shuffled = torch.randperm(len(labels), generator=generator)
+    by_class = shuffled[labels[shuffled].argsort(stable=True)]
+    rank = torch.arange(len(labels)) - (sizes.cumsum(0) - sizes).repeat_interleave(sizes)  # within its class
     chosen = torch.zeros(len(labels), dtype=torch.bool)
-    for c in range(len(sizes)):
-        members = shuffled[labels[shuffled] == c]
-        chosen[members[: quota[c]]] = True
+    chosen[by_class[rank < quota.repeat_interleave(sizes)]] = True
     return chosen.nonzero().squeeze(1), (~chosen).nonzero().squeeze(1)
 
 
@@ -217,7 +219,7 @@ def split_calibration(
 def _way_out(samples_of_the_class: int) -> str:
     if samples_of_the_class < 2:
         return "give more samples of it or leave the class out"
-    return f"give more of them or --calibration-fraction {min(0.5, 1 / samples_of_the_class + 0.01):.2f}"
+    return f"give more of them or `calibration_fraction` {min(0.5, 1 / samples_of_the_class + 0.01):.2f}"
 
 
 def channel_means(samples: Samples) -> tuple[float, ...]:

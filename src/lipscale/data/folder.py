@@ -9,7 +9,7 @@ from statistics import median_low
 
 import torch
 
-from lipscale.data.dataset import Dataset, Preprocessing, Samples, hold_out
+from lipscale.data.dataset import MOST_CLASSES, Dataset, Preprocessing, Samples, hold_out
 from lipscale.data.pictures import SUFFIXES, Look, look_at_all, read_pictures
 from lipscale.data.settings import DataSettings
 from lipscale.errors import UserError
@@ -70,9 +70,13 @@ def _parts(folder: Path, test: Path | None) -> tuple[Path, Path | None]:
 
 def _folders(folder: Path) -> list[Path]:
     try:
-        return sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+        found = sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     except OSError as error:
         raise UserError(f"cannot read the folder {folder}: {error.strerror}") from error
+    for entry in found:
+        if entry.is_symlink():  # it may lead anywhere, and back
+            raise UserError(f"{entry} is a link to a folder, which is not followed; put the folder itself there")
+    return found
 
 
 def list_pictures(folder: Path, classes: tuple[str, ...] = ()) -> Pictures:
@@ -82,6 +86,8 @@ def list_pictures(folder: Path, classes: tuple[str, ...] = ()) -> Pictures:
         raise UserError(
             f"{folder} holds {len(found)} class folders; expected one for each class, such as cat/ and dog/ in it"
         )
+    if len(found) > MOST_CLASSES:
+        raise UserError(f"{folder} holds {len(found)} class folders; give at most {MOST_CLASSES}")
     names = classes or tuple(entry.name for entry in found)
     paths: list[Path] = []
     labels: list[int] = []

@@ -4,9 +4,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lipscale.data.memory import require_file, require_memory
+from lipscale.data.memory import gigabytes, require_file, require_memory
 from lipscale.data.table import Source
 from lipscale.errors import UserError
+
+LARGE = 300_000_000  # bytes; what is larger, and very much larger than its file, is no table
+MOST_TIMES = 500
 
 
 def open_parquet(path: Path) -> Source:
@@ -33,6 +36,8 @@ def _read(path: Path, texts: set[str], wanted: list[str]) -> Any:
             about = file.metadata
             # the file's own word for its size, checked before anything is read
             unpacked = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
+            if unpacked > max(LARGE, MOST_TIMES * require_file(path)):
+                raise UserError(f"{path} would unpack to {gigabytes(unpacked)}, {MOST_TIMES} times its size or more")
             size = max(2 * unpacked, 8 * about.num_rows * len(wanted))
             require_memory(size, f"{path} ({about.num_rows} rows and {len(wanted)} columns)")
             found = file.read(wanted, use_threads=False)
