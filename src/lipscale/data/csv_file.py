@@ -1,18 +1,20 @@
 """A CSV file as columns of pyarrow; the standard library names the columns and finds the line of an error."""
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from lipscale.data.memory import require_file, require_memory
-from lipscale.data.table import Source, number, shortened
+from lipscale.data.table import MISSING, Source, number, shortened
 from lipscale.errors import UserError
 
 DELIMITERS = ",;\t|"
 LONGEST_LINE = 1 << 20
+
+Columns = dict[str, Any]
 
 
 def open_csv(path: Path) -> Source:
@@ -35,24 +37,38 @@ def open_csv(path: Path) -> Source:
     return Source(path, names, partial(_read, path, delimiter, header, names), partial(_line, path, delimiter))
 
 
-def _read(path: Path, delimiter: str, header: int, names: tuple[str, ...], wanted: list[str]) -> Any:
+def _read(
+    path: Path, delimiter: str, header: int, names: tuple[str, ...], wanted: list[str], texts: set[str]
+) -> Columns:
+    """Columns of float64 where all cells are numbers; elsewhere, and for `texts`, a dictionary of texts."""
     import pyarrow as pa
     import pyarrow.csv as arrow
 
     def blank(row: Any) -> str:
         return "error" if row.text.strip() else "skip"
 
-    try:
-        if _has_quotes(path):  # pyarrow forgives what is behind a closing quote
-            _check(path, delimiter, len(names))
-        return arrow.read_csv(
+    def read(columns: list[str], texts: Iterable[str]) -> Columns:
+        found = arrow.read_csv(
             path,
             arrow.ReadOptions(use_threads=False, block_size=1 << 24, skip_rows=header, column_names=names),
             arrow.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=blank),
             arrow.ConvertOptions(
-                column_types=dict.fromkeys(wanted, pa.dictionary(pa.int32(), pa.string())), include_columns=wanted
+                column_types=dict.fromkeys(texts, pa.dictionary(pa.int32(), pa.string())),
+                null_values=[form(text) for text in MISSING for form in (str.lower, str.upper, str.title)],
+                include_columns=columns,
             ),
         )
+        return {name: found.column(name) for name in columns}
+
+    try:
+        if _has_quotes(path):  # pyarrow forgives what is behind a closing quote
+            _check(path, delimiter, len(names))
+        found = read(wanted, texts)
+        for name, column in found.items():
+            if pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_null(column.type):
+                found[name] = column.cast(pa.float64(), safe=False)
+        others = [name for name in wanted if name not in texts and not pa.types.is_floating(found[name].type)]
+        return found | (read(others, others) if others else {})
     except (pa.ArrowException, OSError) as error:
         _check(path, delimiter, len(names))
         if "Empty CSV file" in str(error):

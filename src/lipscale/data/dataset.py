@@ -21,7 +21,13 @@ MOST_CLASSES = 1000
 
 @dataclass(frozen=True)
 class Samples:
-    """Inputs and labels. Images are (N, C, H, W), as bytes where the files have bytes; tables are (N, F)."""
+    """Inputs and labels. Images are (N, C, H, W), as bytes where the files have bytes; tables are (N, F).
+
+    Example:
+        >>> samples = Samples(torch.zeros(3, 1, 8, 8), torch.tensor([0, 1, 1]))
+        >>> len(samples.take(torch.tensor([0, 2])))
+        2
+    """
 
     inputs: Tensor | Stored
     labels: Tensor
@@ -71,7 +77,12 @@ class Column:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What turns a raw input into a network input; a run stores it."""
+    """What turns a raw input into a network input; a run stores it.
+
+    Example:
+        >>> Preprocessing((1, 8, 8), mean=(0.3,)).unit
+        'pixels in [0, 1]'
+    """
 
     input_shape: tuple[int, ...]  # (C, H, W) or (F,)
     mean: tuple[float, ...]  # of each channel, in network units: what the network's input layer subtracts
@@ -98,7 +109,13 @@ class Preprocessing:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A train part, a test part and what people call the classes."""
+    """A train part, a test part and what people call the classes; what no network can learn from is refused.
+
+    Example:
+        >>> part = Samples(torch.rand(4, 2), torch.tensor([0, 1, 0, 1]))
+        >>> Dataset("two columns", train=part, test=part, classes=("no", "yes")).input_shape
+        (2,)
+    """
 
     name: str
     train: Samples
@@ -148,7 +165,18 @@ def check_samples(samples: Samples, where: str, classes: int, *, missing: bool =
 
 
 def as_input(inputs: Tensor | Stored) -> Tensor:
-    """Network inputs: bytes become numbers in [0, 1]; what is stored comes into memory."""
+    """Network inputs: bytes become numbers in [0, 1]; what is stored comes into memory.
+
+    Args:
+        inputs: Bytes or numbers, in memory or on disk.
+
+    Returns:
+        The same in float32.
+
+    Example:
+        >>> as_input(torch.tensor([0, 51, 255], dtype=torch.uint8))
+        tensor([0.0000, 0.2000, 1.0000])
+    """
     inputs = inputs[:] if isinstance(inputs, Stored) else inputs
     return inputs.float() / 255 if inputs.dtype == torch.uint8 else inputs.float()
 
@@ -188,7 +216,22 @@ def hold_out(samples: Samples, fraction: float, classes: Sequence[str]) -> tuple
 
 
 def limit(dataset: Dataset, count: int, *, seed: int) -> Dataset:
-    """The set with a stratified subset of `count` training samples; the test part stays whole."""
+    """The set with fewer training samples, each class in proportion; the test part stays whole.
+
+    Args:
+        dataset: The whole set.
+        count: How many training samples, at least one a class.
+        seed: Decides which.
+
+    Returns:
+        The smaller set.
+
+    Example:
+        >>> from lipscale.data import load_dataset
+        >>> small = limit(load_dataset("digits"), 100, seed=0)
+        >>> len(small.train), len(small.test)
+        (100, 360)
+    """
     if not len(dataset.classes) <= count <= len(dataset.train):
         raise UserError(
             f"limit: expected between {len(dataset.classes)} (one a class) and {len(dataset.train)} "
@@ -201,7 +244,23 @@ def limit(dataset: Dataset, count: int, *, seed: int) -> Dataset:
 def split_calibration(
     samples: Samples, fraction: float, *, seed: int, classes: Sequence[str]
 ) -> tuple[Samples, Samples]:
-    """D_train and D_cal, stratified (90/10 in the paper), with at least one calibration sample a class."""
+    """D_train and D_cal, stratified (90/10 in the paper), with at least one calibration sample a class.
+
+    Args:
+        samples: The training part of a set.
+        fraction: The share of D_cal.
+        seed: Decides which samples.
+        classes: What people call the classes, for messages.
+
+    Returns:
+        D_train and D_cal.
+
+    Example:
+        >>> samples = Samples(torch.rand(100, 2), torch.arange(100) % 2)
+        >>> train, calibration = split_calibration(samples, 0.1, seed=0, classes=("no", "yes"))
+        >>> len(train), len(calibration)
+        (90, 10)
+    """
     count = round(fraction * len(samples))
     calibration, train = stratified(samples.labels, count, seed=seed, stream="calibration")
     for part, indices in (("calibration", calibration), ("training", train)):

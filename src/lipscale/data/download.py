@@ -75,7 +75,7 @@ def fetch(file: str, sha256: str, places: Sequence[str], folder: Path, progress:
         if attempt >= len(places):
             time.sleep(PAUSE * 2 ** (attempt - len(places)))
         download = pooch.HTTPDownloader(
-            progressbar=_Counter(url, file, folder, progress),
+            progressbar=_Counter(url, file, progress),
             chunk_size=BLOCK,
             timeout=TIMEOUT,
             headers={"User-Agent": "lipscale", "Accept-Encoding": "identity"},
@@ -104,36 +104,21 @@ def unpack(archive: Path, room: Path) -> None:
 class _Counter:
     """What pooch takes for a progress bar: it tells how far a download is, and ends one that is too large."""
 
-    def __init__(self, url: str, file: str, folder: Path, progress: Progress | None) -> None:
-        self.url, self.file, self.folder, self.progress = url, file, folder, progress
-        self.done, self._total = 0, 0
-
-    @property
-    def total(self) -> int:
-        """What the server says, or 0."""
-        return self._total
-
-    @total.setter
-    def total(self, size: int) -> None:
-        if size > MOST_BYTES:
-            raise UserError(f"{self.url}: the server wants to send {size} bytes, {MOST_BYTES} at most were expected")
-        if size > shutil.disk_usage(self.folder).free:
-            raise UserError(
-                f"{self.folder.parent} has no room for {size} bytes: free some or choose another `data_dir`"
-            )
-        self._total = size
+    def __init__(self, url: str, file: str, progress: Progress | None) -> None:
+        self.url, self.file, self.progress = url, file, progress
+        self.done, self.total = 0, 0  # pooch sets the total: what the server says, or 0
 
     def update(self, size: int) -> None:
         """Count a block."""
         self.done += size
-        if self.done > MOST_BYTES + BLOCK:
+        if max(self.done - BLOCK, self.total) > MOST_BYTES:
             raise UserError(f"{self.url}: the server sends more than the {MOST_BYTES} bytes that were expected")
         if self.progress is not None:
-            self.progress(self.file, min(self.done, self._total or self.done), self._total or None)
+            self.progress(self.file, min(self.done, self.total or self.done), self.total or None)
 
     def reset(self) -> None:
         """Pooch counts the whole once more at the end."""
-        self.done = 0 if self._total else self.done
+        self.done = 0 if self.total else self.done
 
     def close(self) -> None:
         """Nothing is left to do."""

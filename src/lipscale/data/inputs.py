@@ -22,7 +22,22 @@ log = logging.getLogger("lipscale")
 
 
 def read_inputs(paths: Sequence[Path], preprocessing: Preprocessing) -> tuple[Tensor, list[str]]:
-    """Network inputs from pictures, tables, .npy or .npz arrays (x) or rows of numbers, and a name for each."""
+    """Network inputs from files as they are.
+
+    Args:
+        paths: Pictures, tables, .npy or .npz arrays (x), or rows of numbers in a .csv.
+        preprocessing: What the run did to its training data.
+
+    Returns:
+        The inputs (N, *input_shape), and a name for each.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "image.npy"
+        >>> np.save(path, np.zeros((8, 8), np.uint8))
+        >>> read_inputs([path], Preprocessing((1, 8, 8), mean=(0.3,)))[0].shape
+        torch.Size([1, 1, 8, 8])
+    """
     inputs, names = [], []
     for path in paths:
         found = _read(path, preprocessing)

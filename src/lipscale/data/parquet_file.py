@@ -27,7 +27,7 @@ def open_parquet(path: Path) -> Source:
     return Source(path, names, partial(_read, path, texts), lambda row: f"row {row + 1}")
 
 
-def _read(path: Path, texts: set[str], wanted: list[str]) -> Any:
+def _read(path: Path, texts: set[str], wanted: list[str], _: set[str]) -> dict[str, Any]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -41,7 +41,7 @@ def _read(path: Path, texts: set[str], wanted: list[str]) -> Any:
             size = max(2 * unpacked, 8 * about.num_rows * len(wanted))
             require_memory(size, f"{path} ({about.num_rows} rows and {len(wanted)} columns)")
             found = file.read(wanted, use_threads=False)
-        return pa.table({name: _cells(found.column(name), path, name) for name in wanted})
+        return {name: _cells(found.column(name), path, name) for name in wanted}
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         if isinstance(error, UserError):
             raise

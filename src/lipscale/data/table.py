@@ -33,7 +33,7 @@ class Source:
 
     path: Path
     names: tuple[str, ...]
-    read: Callable[[list[str]], Any]  # the wanted columns, as a pyarrow table of numbers and texts
+    read: Callable[[list[str], set[str]], dict[str, Any]]  # the wanted columns of pyarrow, the second ones as texts
     place: Callable[[int], str]  # what people call a row: a line of a CSV, a row of a Parquet file
 
     def __post_init__(self) -> None:
@@ -88,19 +88,22 @@ def read_table(
     chosen = chosen or [name for name in source.names if name not in left_out]
     if not chosen:
         raise UserError(f"{source.path} has no column but the label: there is nothing to learn from")
-    found = source.read(list(dict.fromkeys([*chosen, *(() if label is None else (label,))])))
-    if found.num_rows == 0:
+    asked = [*chosen, *([] if label is None else [label])]
+    texts = {*forced, *asked[len(chosen) :], *(column.name for column in columns if column.categories)}
+    found = source.read(list(dict.fromkeys(asked)), texts.intersection(asked))
+    count = len(found[chosen[0]])
+    if count == 0:
         raise UserError(f"{source.path} holds no row below its column names")
-    require_memory(2 * 8 * found.num_rows * len(chosen), f"{source.path} ({found.num_rows} rows)")
-    rows = np.empty((found.num_rows, len(chosen)))
-    described = []
-    for at, name in enumerate(chosen):
-        cells = _Cells(source, name, found.column(name).combine_chunks())
-        column, rows[:, at] = cells.as_known(known[name]) if known else cells.as_new(forced=name in forced)
-        described.append(column)
+    require_memory(2 * 8 * count * len(chosen), f"{source.path} ({count} rows)")
     labels = None
     if label is not None:
-        classes, labels = _Cells(source, label, found.column(label).combine_chunks()).as_labels(classes)
+        classes, labels = _Cells(source, label, found[label].combine_chunks()).as_labels(classes)
+    rows = np.empty((count, len(chosen)))
+    described = []
+    for at, name in enumerate(chosen):
+        cells = _Cells(source, name, found.pop(name).combine_chunks())  # what is copied need not stay
+        column, rows[:, at] = cells.as_known(known[name]) if known else cells.as_new(forced=name in forced)
+        described.append(column)
     return Table(torch.from_numpy(rows), labels, tuple(described), classes)
 
 
@@ -182,21 +185,15 @@ class _Cells:
     def _numbers(self) -> np.ndarray | None:
         """The column as numbers, or None where a cell is none."""
         import pyarrow as pa
-        import pyarrow.compute as pc
 
-        values = self.column
-        if pa.types.is_dictionary(values.type):
-            texts = pc.utf8_trim_whitespace(values.dictionary)
-            missing = pc.is_in(pc.utf8_lower(texts), value_set=pa.array(MISSING))
-            try:
-                parsed = pc.if_else(missing, pa.scalar(None, pa.string()), texts).cast(pa.float64())
-                values = parsed.take(values.indices)
-            except pa.ArrowInvalid:  # what Python takes for a number is one, too: 1_000
-                codes, names = self._codes()
-                if any(number(name) is None for name in names):
-                    return None
-                values = pa.array([*map(number, names), None]).take(pa.array(np.where(codes < 0, len(names), codes)))
-        numbers = np.array(values.to_numpy(zero_copy_only=False), np.float64)  # what is null becomes NaN
+        if pa.types.is_dictionary(self.column.type):
+            codes, names = self._codes()
+            values = [number(name) for name in names]
+            if None in values:
+                return None
+            numbers = np.array([*values, math.nan], np.float64)[codes]
+        else:
+            numbers = np.array(self.column.to_numpy(zero_copy_only=False))  # what is null becomes NaN
         if np.isinf(numbers).any():
             raise UserError(f"{self._where(np.isinf(numbers))}: column {self.name!r} holds an infinite value")
         return numbers
