@@ -400,16 +400,18 @@ def get_data(
         str | None, typer.Option(metavar="URL", help="Another address to get the same files from.")
     ] = None,
 ) -> None:
-    """Download a public data set, check it and unpack it; a broken download goes on where it broke off."""
+    """Download a public data set, check it and unpack it; a broken download is tried again."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-    from lipscale.data import OWN_FOLDER, READERS, find_folder
-    from lipscale.data.download import DOWNLOADS, get
+    from lipscale.data import READERS, find_folder
+    from lipscale.data.download import get
+    from lipscale.data.registry import DOWNLOADS
 
-    if name not in DOWNLOADS:
-        raise UserError(f"unknown data set {name!r}; to be had: {', '.join(DOWNLOADS)}")
-    target = data_dir or Path(OWN_FOLDER).expanduser()
+    if name not in READERS or not READERS[name].files:
+        known = [name for name, found in READERS.items() if found.files]
+        raise UserError(f"unknown data set {name!r}; to be had: {', '.join(known)}")
+    target = data_dir or Path(DOWNLOADS).expanduser()
     if found := find_folder(name, target):
         typer.echo(f"{name} is in {found} already.")
         return
@@ -422,9 +424,7 @@ def get_data(
                 tasks[file] = bars.add_task(file)
             bars.update(tasks[file], completed=done, total=total)
 
-        folder = get(DOWNLOADS[name], target, progress=progress, mirror=mirror)
-    if find_folder(name, target) is None:
-        raise UserError(f"{folder} lacks files of {name}; expected {READERS[name].layouts[0][1]}")
+        folder = get(name, target, mirror=mirror, progress=progress)
     how = "" if data_dir is None else f" --data-dir {data_dir}"
     typer.echo(f"{name} is in {folder}. Train on it with: lipscale train --data {name}{how}")
 

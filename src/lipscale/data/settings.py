@@ -19,7 +19,7 @@ class DataSettings(StageSettings):
     label: str | None = Field(None, description="The column of a table that names the class.")
     drop: Names = Field((), description="Columns of a table to leave out, such as id,name.")
     categories: Names = Field((), description="Columns that hold categories although they look like numbers.")
-    test_data: Path | None = Field(None, description="The test part, if it is separate: of the same kind as --data.")
+    test_data: Path | None = Field(None, description="The test part, if it is separate: of the same kind as `data`.")
     test_fraction: float = Field(
         0.2, gt=0, lt=1, description="Share held out for the test where your data have no test part."
     )
