@@ -26,7 +26,8 @@ from lipscale.data.plain_pickle import read_plain_pickle
 from lipscale.errors import UserError
 from lipscale.runs.predict import read_inputs
 from lipscale.runs.run import load, resume
-from lipscale.runs.settings import Settings, make_settings, read_settings
+from lipscale.runs.settings_file import read_settings
+from lipscale.settings import Settings
 from makers import (
     python2_pickle,
     table_rows,
@@ -782,7 +783,7 @@ def test_settings(tmp_path, text):
 
     def read():
         values, place = read_settings(path)
-        make_settings(values, place=place)
+        Settings.checked(values, place=place)
 
     refuses(read, SETTINGS[text], "s.yaml")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import lipscale
-from lipscale.runs.settings import Settings
+from lipscale.settings import Settings
 
 ROOT = (
     Path(__file__).parents[1] if (Path(__file__).parents[1] / "pyproject.toml").exists() else Path(__file__).parents[2]

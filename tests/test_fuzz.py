@@ -36,7 +36,8 @@ from lipscale.report.figures import draw_all
 from lipscale.report.record import read_record
 from lipscale.runs.predict import read_inputs
 from lipscale.runs.run import attack_run, load, resume
-from lipscale.runs.settings import Settings, make_settings, read_settings
+from lipscale.runs.settings_file import read_settings
+from lipscale.settings import Settings
 from makers import python2_pickle, python3_pickle, table_rows, write_csv, write_tiny_imagenet
 from test_download import GOOD, tar, zipped
 
@@ -153,7 +154,7 @@ def picture(path):
 
 def settings_of(path):
     values, place = read_settings(path)
-    make_settings(values, place=place)
+    Settings.checked(values, place=place)
 
 
 def archive(path):

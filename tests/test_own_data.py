@@ -21,7 +21,7 @@ from lipscale.data.stored import Stored
 from lipscale.errors import UserError
 from lipscale.losses import class_weights, offset_cross_entropy
 from lipscale.runs.predict import as_csv, predict, read_inputs
-from lipscale.runs.settings import Settings
+from lipscale.settings import Settings
 from makers import (
     python2_pickle,
     python3_pickle,

@@ -16,8 +16,8 @@ from lipscale.data.dataset import (
 from lipscale.data.encode import encode, prepare
 from lipscale.data.load import load_dataset
 from lipscale.data.registry import READERS, find_folder
-from lipscale.data.settings import DataSettings
 from lipscale.data.stored import Stored
+from lipscale.settings import DataSettings
 
 __all__ = [
     "DEVIATIONS",

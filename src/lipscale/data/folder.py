@@ -11,8 +11,8 @@ import torch
 
 from lipscale.data.dataset import MOST_CLASSES, Dataset, Preprocessing, Samples, hold_out
 from lipscale.data.pictures import SUFFIXES, Look, look_at_all, read_pictures
-from lipscale.data.settings import DataSettings
 from lipscale.errors import UserError
+from lipscale.settings import DataSettings
 
 log = logging.getLogger("lipscale")
 

@@ -10,9 +10,9 @@ from lipscale.data.folder import read_folder
 from lipscale.data.memory import require_file
 from lipscale.data.parquet_file import open_parquet
 from lipscale.data.registry import READERS, data_folders, find_folder
-from lipscale.data.settings import DataSettings
 from lipscale.data.table import Source, read_table, shortened
 from lipscale.errors import UserError
+from lipscale.settings import DataSettings
 
 TABLES = (".csv", ".tsv", ".txt", ".parquet", ".pq")
 KINDS = "a folder of class folders with pictures, a .csv or .parquet table, or an .npz file"

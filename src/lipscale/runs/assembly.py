@@ -22,7 +22,7 @@ from lipscale.data import (
     split_calibration,
 )
 from lipscale.errors import UserError
-from lipscale.runs.settings import Settings, replace
+from lipscale.settings import Settings, replace
 from lipscale.training.batches import SampleBatches
 from lipscale.training.fitting import DEFAULT_BATCH_SIZE
 from lipscale.training.optimizer import default_learning_rate
