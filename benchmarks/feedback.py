@@ -8,6 +8,7 @@ python -m benchmarks.feedback results.jsonl --sets --figure curves.png          
 import argparse
 import json
 import statistics
+from dataclasses import asdict
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -15,10 +16,9 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from lipscale.metrics import ece
 from lipscale.report.theme import colour, style
-from lipscale.runs.assembly import new_training, read_data, resolve
-from lipscale.runs.evaluation import evaluate
-from lipscale.runs.settings import Settings
-from lipscale.training.settings import planned_epochs
+from lipscale.runs import Settings, evaluate
+from lipscale.runs.assembly import assemble, box_of, read_data, resolve
+from lipscale.training import Training, algorithm_1
 
 SETS = {
     "digits": {"data": "digits", "model": "mlp", "width": 256},
@@ -46,37 +46,33 @@ def one_run(data, rule, seed, change):
     settings = Settings.model_validate({**SETS[data], **RULES[rule], **change, "seed": seed, "device": "cpu"})
     dataset, preprocessing = read_data(settings)
     settings = resolve(settings, dataset, preprocessing)
-    training = new_training(settings, dataset, preprocessing)
+    parts = assemble(settings, dataset, preprocessing)
+    training = Training(parts.net, parts.train, parts.calibration, settings, box=box_of(preprocessing))
     curve, rows = [], []
 
     def measure(epoch):
         curve.append((epoch.lipschitz, epoch.temperature, epoch.temperature_error))
-        ends = (
-            training._is_over(training.phase1_epochs)
-            if epoch.phase == 1
-            else epoch.epoch == planned_epochs(settings)[1]
-        )
+        ends = training.scheduler.frozen if epoch.phase == 1 else epoch.epoch == training.plan.phase2_epochs
         if not ends and not (epoch.phase == 1 and epoch.epoch in COMPARED):
             return
         error = next((e for _, t, e in reversed(curve) if t is not None), 0.0)
-        found = evaluate(training.net, dataset.test, epsilons=EPSILONS, calibration_size=len(training.calibration))
+        found = evaluate(training.net, dataset.test, epsilons=EPSILONS, calibration_size=training.calibration.size)
         rows.append(
             {
                 **{"set": data, "rule": rule, "seed": seed, "change": change},
                 "point": f"phase {epoch.phase} end" if ends else f"epoch {epoch.epoch}",
                 "epochs": len(curve),
                 "seconds": training.seconds,
-                "settled": training.feedback.settled,
+                "settled": training.scheduler.converged,
                 "error": error,
-                **found.metrics,
+                **asdict(found.metrics),
                 # with T* fitted on the test set itself: the error that no L can mend
-                "ece_left": float(ece(found.logits / (found.metrics["temperature"] or 1.0), found.labels)),
+                "ece_left": float(ece(found.logits / (found.metrics.temperature or 1.0), found.labels)),
             }
         )
         print(json.dumps(rows[-1]), flush=True)
 
-    training.on_epoch = measure
-    training.run()
+    algorithm_1(training, on_epoch=measure)
     rows[-1]["curve"] = curve
     return rows
 

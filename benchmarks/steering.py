@@ -9,10 +9,10 @@ from scipy.special import logsumexp
 
 from benchmarks.contestants import BATCH, SIZE
 from benchmarks.measure import interleaved
+from lipscale import certify
 from lipscale.calibration.temperature import fit_temperature
-from lipscale.certificates.certificate import Certificate
 from lipscale.data import Samples
-from lipscale.layers.evaluation import evaluation_mode
+from lipscale.layers import estimate_means, evaluation_mode
 from lipscale.training.inference import predict_logits
 
 TRAIN, CALIBRATION, CENTERING_BATCHES = 45_000, 5_000, 50
@@ -69,10 +69,12 @@ def feedback_share(contestant, step_seconds, *, share=1.0):
         torch.randint(256, (calibration, 3, SIZE, SIZE), dtype=torch.uint8), torch.randint(10, (calibration,))
     )
     start = time.perf_counter()
-    with evaluation_mode(contestant.net, contestant.optimizer):
+    contestant.optimizer.eval()
+    with evaluation_mode(contestant.net):
         contestant.predict()  # the exact weights, once an epoch
     once = time.perf_counter() - start
-    with evaluation_mode(contestant.net, contestant.optimizer, centering_batches=[contestant.inputs] * centering):
+    with evaluation_mode(contestant.net):
+        estimate_means(contestant.net, [contestant.inputs] * centering)
         fit_temperature(predict_logits(contestant.net, samples), samples.labels)
     scaled = once + (time.perf_counter() - start - 2 * once) / share
     return scaled / (scaled + step_seconds * TRAIN / BATCH)
@@ -85,5 +87,5 @@ def certification(contestant):
     contestant.predict()
     exact = time.perf_counter() - start
     start = time.perf_counter()
-    Certificate.of(contestant.net, contestant.inputs)
+    certify(contestant.net, contestant.inputs)
     return {"exact_weights": exact, "certificate": time.perf_counter() - start}

@@ -8,22 +8,21 @@ from dataclasses import astuple
 import torch
 import torch.nn.functional as F
 
-from lipscale import Settings
+from lipscale import Settings, fit
 from lipscale.calibration.posthoc import compare
 from lipscale.data import split_calibration
 from lipscale.data.batches import epoch_batches
 from lipscale.models import mlp
 from lipscale.models.parts import UNCONSTRAINED
 from lipscale.runs.assembly import build_network, read_data
-from lipscale.training.algorithm import ListTraining
 from lipscale.training.inference import predict_logits
 
-settings = Settings(data="fashion-mnist", limit=5000, model="mlp", width=128, method="fixed", lipschitz=16.0, epochs=40)
+settings = Settings(data="fashion-mnist", limit=5000, model="mlp", width=128)
 dataset, preprocessing = read_data(settings)
 train, calibration = split_calibration(dataset.train, 0.1, seed=0, classes=dataset.classes)
 
 fixed = build_network(settings, len(dataset.classes), preprocessing)
-ListTraining(fixed, train, None, settings).run()  # at a fixed L; the calibration set is not its business
+fit(fixed, train, method="fixed", lipschitz=16.0)  # the calibration set is not its business
 
 torch.manual_seed(0)
 standard = mlp(len(dataset.classes), (1, 28, 28), 128, mean=preprocessing.mean, parts=UNCONSTRAINED)

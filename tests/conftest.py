@@ -13,7 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lipscale import data, models, set_lipschitz
+from lipscale import data, estimate_means, models, set_lipschitz
+from lipscale.training import Training
+from lipscale.training.batches import SampleBatches
 
 # where real sets may lie: the system's folder, $LIPSCALE_DATA, and a folder beside the checkout
 REAL_DATA = [Path("/usr/share/datasets"), Path(__file__).parents[2] / "shared" / "data"]
@@ -68,6 +70,22 @@ def exact_norm(module: nn.Module, shape: tuple[int, ...]) -> float:
 def ready(module: nn.Module) -> nn.Module:
     """The module in float64, in evaluation."""
     return module.double().eval()
+
+
+def centred(net: nn.Module, *batches: Tensor) -> nn.Module:
+    """The network in evaluation, its centering means set from these batches: a fresh one has none."""
+    estimate_means(net.eval(), batches)
+    return net
+
+
+def training_of(net: nn.Module, train, calibration, settings, *, augmentation="none", **options) -> Training:
+    """A training on samples in memory, as `lipscale.train` makes one."""
+
+    def batches(samples):
+        return None if samples is None else SampleBatches(samples, settings.batch_size or 128, augmentation, seed)
+
+    seed = settings.seed
+    return Training(net, batches(train), batches(calibration), settings, **options)
 
 
 def jacobian_norms(net: nn.Module, inputs: Tensor) -> Tensor:

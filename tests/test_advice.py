@@ -57,7 +57,7 @@ def test_where_the_network_may_be_guessing_it_is_said_with_what_would_tell(error
 @pytest.mark.parametrize("right", [8, 10])
 def test_below_chance_no_number_of_samples_would_help(right):
     said = advice(math.inf, size=30, right=right, guessed=1 / 3)
-    assert said.endswith("so L means little: more data, a larger --calibration-fraction or a better model may help")
+    assert said.endswith("so L means little: more data, a larger `calibration_fraction` or a better model may help")
 
 
 @pytest.mark.parametrize(

@@ -164,7 +164,7 @@ def test_autoattack_takes_any_number_of_classes(classes):
 
 
 def test_autoattack_says_what_it_needs(digits_net, digits, monkeypatch):
-    with pytest.raises(UserError, match="takes pictures.*use --attack pgd"):
+    with pytest.raises(UserError, match="takes pictures.*give `attack` pgd"):
         autoattack(nn.Linear(4, 3), torch.rand(5, 4), torch.zeros(5, dtype=torch.long), epsilon=0.1)
     monkeypatch.setattr(sys.modules["lipscale.attacks.autoattack"], "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install 'lipscale\[attack\]'"):

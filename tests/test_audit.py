@@ -1,5 +1,6 @@
 """The audit finds nothing where the certificate holds, and does find a certificate that is a lie."""
 
+import dataclasses
 import json
 
 import pytest
@@ -9,8 +10,8 @@ from torch import nn
 from conftest import lipscale
 from lipscale import models, register_rule, set_lipschitz
 from lipscale.bounds.walk import RULES
-from lipscale.certificates import audit as audit_module
-from lipscale.certificates.audit import audit
+from lipscale.certificates import audit, prove
+from lipscale.certificates.slopes import climb, steepest_direction
 from lipscale.data import load_dataset
 from lipscale.layers import ConvexResidual, OrthoLinear, Scale
 
@@ -49,13 +50,25 @@ def test_a_rule_that_lies_is_found_out(images):
     assert result.tightness == pytest.approx(4, rel=1e-2)
 
 
+def test_a_proof_that_is_given_is_the_one_that_is_tried(images):
+    net = models.mlp(10, (1, 8, 8), 32).eval()
+    true = prove(net, images.shape[1:])
+    lie = dataclasses.replace(true, bound=true.bound / 2, pairwise=true.pairwise / 4)
+    seen = []
+    knobs = {"pairs": 100, "steps": 20, "on_progress": lambda what, done, total: seen.append((what, done, total))}
+    assert audit(net, images, proof=true, **knobs).violations == 0
+    assert audit(net, images, proof=lie, **knobs).violations > 40
+    assert ("attacks on certified samples", 80, 80) in seen
+    assert seen[-1] == ("slopes between pairs of points", 100, 100)
+
+
 def test_each_search_alone_finds_a_linear_networks_norm(images):
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).double().eval()
     norm = float(torch.linalg.matrix_norm(net[1].weight, 2))
     generator = torch.Generator().manual_seed(0)
     x = images[:8].double()
-    assert audit_module._steepest_direction(net, x, generator).max() == pytest.approx(norm, rel=1e-2)
-    assert audit_module._climb(net, x, generator, steps=200).max() > 0.8 * norm
+    assert steepest_direction(net, x, generator).max() == pytest.approx(norm, rel=1e-2)
+    assert climb(net, x, generator, steps=200).max() > 0.8 * norm
 
 
 @pytest.mark.slow
@@ -74,12 +87,12 @@ def test_a_violation_is_exit_code_one(tmp_path, monkeypatch):
     from typer.testing import CliRunner
 
     from lipscale.cli import app
-    from lipscale.runs.run import train
+    from lipscale.runs import train
     from lipscale.runs.settings import Settings
 
     train(Settings(limit=300, epochs=1, phase2_epochs=0, width=8, out=tmp_path / "r", device="cpu"))
-    monkeypatch.setattr("lipscale.certificates.certificate.lipschitz_bound", lambda net: 1e-6)
-    monkeypatch.setattr("lipscale.certificates.audit.autoattack_installed", lambda: False)
+    monkeypatch.setattr("lipscale.bounds.Walk.__call__", lambda self, module: 1e-6)
+    monkeypatch.setattr("lipscale.certificates.audits.autoattack_installed", lambda: False)
     flags = ["--samples", "30", "--pairs", "50", "--steps", "5"]
     result = CliRunner().invoke(app, ["audit", str(tmp_path / "r"), *flags])
     assert result.exit_code == 1

@@ -4,12 +4,13 @@ import pytest
 import torch
 from torch import nn
 
+from conftest import centred
 from lipscale.bounds import lipschitz_bound
 from lipscale.layers import BatchCentering, GroupSort2, L2NormPool2d, OrthoConv2d, OrthoLinear, ScaledLayer
 from lipscale.layers.evaluation import evaluation_mode
 from lipscale.losses import offset_cross_entropy
 from lipscale.runs.settings import Settings
-from lipscale.training.optimizer import DEFAULT_LEARNING_RATE, PlannedAdamW, new_optimizer
+from lipscale.training.optimizer import DEFAULT_LEARNING_RATE, new_optimizer, set_share
 
 
 def small_net():
@@ -25,8 +26,7 @@ def train(steps, *, optimizer, times=1.0, decay=0.0):
     net = small_net().train()
     rate = times * DEFAULT_LEARNING_RATE[optimizer]
     optimizer = new_optimizer(net, Settings(optimizer=optimizer, learning_rate=rate, weight_decay=decay))
-    if isinstance(optimizer, PlannedAdamW):
-        optimizer.set_share(1.0)
+    set_share(optimizer, 1.0)
     optimizer.train()
     inputs, labels = torch.rand(64, 2, 6, 6), torch.randint(3, (64,))
     for step in range(steps):
@@ -45,7 +45,9 @@ def assert_orthogonal_in_evaluation(net, optimizer, inputs):
     training = [m.weight.detach() for m in net if isinstance(m, ScaledLayer)]
     for exact, approximate in zip([m.weight for m in net.eval() if isinstance(m, ScaledLayer)], training, strict=True):
         torch.testing.assert_close(exact, approximate, atol=1e-3, rtol=0)  # one function in training and evaluation
-    with evaluation_mode(net, optimizer, centering_batches=[inputs]):
+    optimizer.eval()
+    with evaluation_mode(net):
+        centred(net, inputs)
         assert lipschitz_bound(net) == pytest.approx(1, abs=1e-5)
         for layer in net:
             if isinstance(layer, OrthoConv2d):
@@ -72,6 +74,8 @@ def test_ten_times_the_learning_rate_gives_no_nan(optimizer, decay):
 @pytest.mark.parametrize("optimizer", DEFAULT_LEARNING_RATE)
 def test_an_absurd_learning_rate_gives_no_nan(optimizer):
     net, optimizer, inputs = train(200, optimizer=optimizer, times=100)
-    with evaluation_mode(net, optimizer, centering_batches=[inputs]):
+    optimizer.eval()
+    with evaluation_mode(net):
+        centred(net, inputs)
         assert lipschitz_bound(net) == pytest.approx(1, abs=1e-5)
         assert net(inputs).isfinite().all()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -17,11 +18,11 @@ import torch
 
 import lipscale
 from conftest import lipscale as console
+from lipscale import _files
 from lipscale.errors import StoppedError, UnwritableError, UserError
 from lipscale.runs import lock as folder_lock
-from lipscale.runs.run import resume
+from lipscale.runs import resume
 from lipscale.runs.settings import Settings, replace
-from lipscale.training import checkpoint
 from makers import table_rows, write_csv
 
 QUICK = Settings(limit=150, model="convnet", width=4, epochs=2, phase2_epochs=1, batch_size=50, device="cpu")
@@ -63,7 +64,7 @@ def in_a_child(work):
 
 def dying_at(write, moment):
     """Files are written as ever until a given write, in the middle of which or after which the process is killed."""
-    original, count = checkpoint.write_atomically, iter(range(10**6))
+    original, count = _files.write_atomically, iter(range(10**6))
 
     def killing(path, data):
         if next(count) < write:
@@ -88,7 +89,7 @@ def test_death_at_every_write(tmp_path, monkeypatch, whole, write, moment):
 
     def work():
         killing = dying_at(write, moment)
-        for module in ("lipscale.run", "lipscale.run_folder", "lipscale.training.checkpoint"):
+        for module in ("lipscale.runs.trainer", "lipscale.runs.folder", "lipscale._files"):
             monkeypatch.setattr(f"{module}.write_atomically", killing)
         lipscale.train(replace(QUICK, out=folder))
 
@@ -105,7 +106,7 @@ def test_death_at_every_write(tmp_path, monkeypatch, whole, write, moment):
 def test_a_stop_after_any_batch_loses_nothing(tmp_path, whole, batch):
     asked = iter(range(1, 10**6))
     folder = tmp_path / "run"
-    with pytest.raises(StoppedError, match=f"go on with: lipscale train --resume {folder}"):
+    with pytest.raises(StoppedError, match=re.escape(f"go on with lipscale.resume('{folder}')")):
         lipscale.train(replace(QUICK, out=folder), should_stop=lambda: next(asked) == batch)
     resume(folder)
     assert outcome(folder) == whole
@@ -151,7 +152,7 @@ def test_signals_finish_the_batch_save_and_say_how_to_go_on(tmp_path, name, code
     process.send_signal(name)
     _, error = process.communicate(timeout=120)
     assert process.returncode == code
-    assert f"go on with: lipscale train --resume {tmp_path / 'run'}" in error
+    assert f"go on with lipscale train --resume {tmp_path / 'run'}" in error
     assert "Traceback" not in error
     assert not (tmp_path / "run" / "metrics.json").exists()
     console("train", "--resume", tmp_path / "run")
@@ -208,7 +209,7 @@ def test_a_disk_that_fills_up_keeps_the_last_good_checkpoint(tmp_path, whole):
     ):
         lipscale.train(replace(QUICK, out=folder), on_epoch=fill)
     assert "checkpoint.safetensors" in str(caught.value)
-    assert f"lipscale train --resume {folder}" in str(caught.value)
+    assert f"go on with lipscale.resume('{folder}')" in str(caught.value)
     assert (folder / "checkpoint.safetensors").stat().st_size == size
     assert not list(folder.glob("*.partial"))  # on a full disk its space is wanted back
     resume(folder)
@@ -279,7 +280,7 @@ def test_changed_data_are_noticed(tmp_path, caplog):
     path = tmp_path / "moved.csv"
     run = resume(tmp_path / "run")
     write_csv(path, [[str(2 * float(row[0])), *row[1:]] for row in rows])
-    lipscale.runs.run.evaluate_run(run)
+    lipscale.runs.evaluate_run(run)
     assert "the test data of" in caplog.text
 
 
@@ -289,7 +290,7 @@ def test_other_categories_today_do_not_move_those_of_a_run(tmp_path):
     quick = Settings(data=str(path), label="y", epochs=1, phase2_epochs=0, width=8, device="cpu", out=tmp_path / "run")
     run = lipscale.train(quick)
     write_csv(path, [[*row[:2], "aquamarine", row[3]] if i % 7 == 0 else row for i, row in enumerate(rows)])
-    lipscale.runs.run.evaluate_run(run)
+    lipscale.runs.evaluate_run(run)
     assert lipscale.load(run.folder).preprocessing.columns[2].categories == ("blue", "green", "red")
 
 
@@ -315,8 +316,8 @@ def test_mid_epoch_checkpoints_hold_the_training_weights(tmp_path):
     with pytest.raises(StoppedError):
         settings = replace(QUICK, optimizer="schedulefree", feedback="paper", out=tmp_path / "run")
         lipscale.train(settings, should_stop=lambda: True)
-    _, values = checkpoint.load_tensors(tmp_path / "run" / "checkpoint.safetensors")
-    assert values["training"]["partial"]["batches"] == 1
+    _, values = _files.load_tensors(tmp_path / "run" / "checkpoint.safetensors")
+    assert values["stopped"]["batches"] == 1
     assert values["param_groups"][0]["train_mode"]
-    assert np.isfinite(values["training"]["partial"]["sums"]).all()
-    assert torch.tensor(values["training"]["partial"]["sums"]).shape == (3,)
+    assert np.isfinite(values["stopped"]["sums"]).all()
+    assert torch.tensor(values["stopped"]["sums"]).shape == (3,)

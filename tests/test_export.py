@@ -6,9 +6,10 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
+from conftest import centred
 from lipscale import export_plain, get_lipschitz, lipschitz_bound, models, set_lipschitz
 from lipscale.errors import UserError
-from lipscale.layers import BatchCentering, OrthoLinear, ScaledLayer, estimate_means
+from lipscale.layers import BatchCentering, OrthoLinear, ScaledLayer
 
 NETWORKS = {
     "mlp": (lambda: models.mlp(5, (1, 8, 8), 16, mean=[0.3]), (1, 8, 8)),
@@ -25,8 +26,7 @@ def network(request):
         if p.requires_grad and p.ndim < 2:
             nn.init.normal_(p, std=0.3)
     set_lipschitz(net, 7.0)
-    estimate_means(net.eval(), [x])
-    return net, x
+    return centred(net, x), x
 
 
 def test_the_plain_network_computes_the_same(network):
@@ -39,9 +39,10 @@ def test_the_plain_network_computes_the_same(network):
 
 @pytest.mark.parametrize("layers", ["fast", "reference"])
 def test_circular_padding_is_exported_too(layers):
-    net = models.convnet(5, 1, 4, parts=models.parts_of(layers=layers, padding="circular")).eval()
+    x = torch.rand(2, 1, 10, 10)
+    net = centred(models.convnet(5, 1, 4, parts=models.parts_of(layers=layers, padding="circular")), x)
     set_lipschitz(net, 7.0)
-    plain, x = export_plain(net), torch.rand(2, 1, 10, 10)
+    plain = export_plain(net)
     torch.testing.assert_close(plain(x), net(x), atol=1e-5, rtol=1e-5)
     assert lipschitz_bound(net) == pytest.approx(7.0, rel=1e-5)
     # torch's own layer takes odd sizes too, on which it would expand: only for one size is its bound as good
@@ -87,7 +88,7 @@ def test_training_mode_is_refused():
 
 
 def test_a_shift_behind_a_linear_layer_keeps_its_axis():
-    net = nn.Sequential(OrthoLinear(4, 4), BatchCentering(4)).eval()
+    net = centred(nn.Sequential(OrthoLinear(4, 4), BatchCentering(4)), torch.randn(3, 4))
     nn.init.normal_(net[1].bias)
     for x in (torch.randn(3, 4), torch.randn(3, 4, 4)):
         torch.testing.assert_close(export_plain(net)(x), net(x), atol=1e-6, rtol=1e-5)
@@ -115,3 +116,11 @@ def test_peers_linear_layers_become_plain():
     assert type(plain[0]) is nn.Linear
     x = torch.randn(5, 4)
     torch.testing.assert_close(plain(x), net(x))
+
+
+def test_weights_that_were_written_behind_torchs_back_are_exported():
+    net = models.mlp(3, 4, 8).eval()
+    x = torch.rand(2, 4)
+    before = net(x).detach()
+    net.head.sigma.data.fill_(7)  # its bias is zero
+    torch.testing.assert_close(export_plain(net)(x).detach(), 7 * before)

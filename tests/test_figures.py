@@ -7,14 +7,14 @@ import pytest
 import sklearn.datasets
 import torch
 
-from conftest import lipscale, real_folder
+from conftest import lipscale, real_folder, training_of
 from lipscale import data, models
 from lipscale.bounds import lipschitz_bound
 from lipscale.bounds.constant import get_lipschitz
 from lipscale.data import prepare
 from lipscale.experiments import RECIPES
 from lipscale.runs.settings import replace
-from lipscale.training import ListTraining
+from lipscale.training import algorithm_1
 from makers import write_csv
 
 
@@ -45,18 +45,16 @@ def test_the_papers_resnet18_takes_real_steps_of_both_phases(name):
     settings = replace(RECIPES[f"list-{name}"](), epochs=1, phase2_epochs=1, batch_size=6, centering_batches=1)
     net = models.resnet18(len(dataset.classes), 3, settings.width, mean=preprocessing.mean)
     few = dataset.train.take(torch.arange(18))
-    history = []
-    training = ListTraining(
+    training = training_of(
         net,
         few.take(torch.arange(12)),
         few.take(torch.arange(12, 18)),
         settings,
         augmentation=dataset.augmentation,
-        on_epoch=history.append,
     )
     before = {k: v.detach().clone() for k, v in net.named_parameters() if v.requires_grad}
-    training.run()
-    assert [e.phase for e in history] == [1, 2]
+    algorithm_1(training)
+    assert [e.phase for e in training.history] == [1, 2]
     moved = [k for k, v in net.named_parameters() if v.requires_grad and not torch.equal(before[k], v)]
     assert len(moved) == len(before)
     assert lipschitz_bound(net) == pytest.approx(get_lipschitz(net), rel=1e-4)

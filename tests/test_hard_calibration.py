@@ -4,11 +4,12 @@ import math
 
 import torch
 
+from conftest import training_of
 from lipscale import data, models
 from lipscale.bounds.constant import get_lipschitz
 from lipscale.calibration.temperature import fit_temperature
 from lipscale.runs.settings import Settings
-from lipscale.training import ListTraining
+from lipscale.training import algorithm_1, load_training, save_training
 from lipscale.training.inference import predict_logits
 
 
@@ -16,13 +17,11 @@ class TestHardCalibrationSets:
     """Assumption 2 fails on each of these; the steady rule ends finite, and says where it could not know."""
 
     def run(self, train, calibration, **changes):
-        training = ListTraining(
+        training = training_of(
             models.mlp(10, (1, 8, 8), 32), train, calibration, Settings(**{"epochs": 15, "batch_size": 64, **changes})
         )
-        history = []
-        training.on_epoch = history.append
-        training.run()
-        return training, history
+        algorithm_1(training)
+        return training, training.history
 
     def test_memorised_samples_do_not_make_l_run_away(self, digits_split):
         train, calibration = digits_split
@@ -53,28 +52,30 @@ class TestHardCalibrationSets:
             calibration, train = samples.take(torch.arange(8)), samples.take(torch.arange(8, 100))
             with caplog.at_level("WARNING", "lipscale"):
                 training, _ = self.run(train, calibration, epochs=30, seed=seed)
-            assert 1 / 64 <= training.feedback.degenerate_drift <= 64
+            assert 1 / 64 <= training.scheduler.feedback.degenerate_drift <= 64
             assert 1 / 500 < get_lipschitz(training.net) < 500
-            if not training.feedback.steered:
+            if not training.scheduler.feedback.steered:
                 unsteered += 1
-                assert not training.feedback.settled
+                assert not training.scheduler.feedback.settled
         assert unsteered > 0
         assert sum("cannot tell the network from chance" in r.message for r in caplog.records) == unsteered
 
-    def test_the_advice_is_kept_over_a_stop(self, digits_split):
+    def test_the_advice_is_kept_over_a_stop(self, digits_split, tmp_path):
         train, calibration = digits_split
-        training, _ = self.run(train, calibration.take(torch.arange(6)))
-        assert "6 calibration samples" in training.advice
-        again = ListTraining(models.mlp(10, (1, 8, 8), 32), train, calibration, Settings())
-        again.load_state(training.state())
-        assert again.advice == training.advice
+        few = calibration.take(torch.arange(6))
+        training, _ = self.run(train, few)
+        assert "6 calibration samples" in training.scheduler.advice
+        save_training(tmp_path / "state", training)
+        again = training_of(models.mlp(10, (1, 8, 8), 32), train, few, training.settings)
+        load_training(tmp_path / "state", again)
+        assert again.scheduler.advice == training.scheduler.advice
 
     def test_under_the_papers_rule_a_separable_set_is_named_and_its_half_error_is_not(self, digits_split, caplog):
         train, calibration = digits_split
         few = calibration.take(torch.arange(6))
         with caplog.at_level("WARNING", "lipscale"):
             training, _ = self.run(train.join(few), few, feedback="paper", epochs=30)
-        assert not training.feedback.steered
+        assert not training.scheduler.feedback.steered
         assert [r.message.split(":")[0] for r in caplog.records] == [
             "none of the 6 calibration samples is misclassified"
         ]
@@ -85,7 +86,7 @@ class TestHardCalibrationSets:
         with caplog.at_level("WARNING", "lipscale"):
             training, _ = self.run(train, wrong)
         assert get_lipschitz(training.net) >= 1 / 64 * (1 - 1e-5)
-        assert not training.feedback.settled
+        assert not training.scheduler.feedback.settled
         assert sum("no better than chance" in r.message for r in caplog.records) == 1
 
     def test_label_noise_and_imbalance_are_steered_through(self, digits_split):

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from functools import partial
 from unittest import mock
 
 import deel.torchlip as torchlip
@@ -11,7 +12,9 @@ import torch.nn.functional as F
 from orthogonium.layers.conv.AOC import AdaptiveOrthoConv2d
 from orthogonium.layers.conv.AOC.rko_conv import RKOParametrizer
 
-from conftest import dense
+from conftest import centred, dense
+from lipscale import export_plain, set_lipschitz
+from lipscale._files import load_tensors, save_tensors
 from lipscale.bounds import lipschitz_bound
 from lipscale.errors import UserError
 from lipscale.layers import (
@@ -23,15 +26,18 @@ from lipscale.layers import (
     OrthoLinear,
     PadToMultiple,
     Standardise,
+    batch_means,
     estimate_means,
+    evaluation_mode,
     polar_factor,
 )
+from lipscale.layers.centering import _Centre
 from lipscale.layers.conv import ProjectorKernel
 from lipscale.layers.kernel import compose
 from lipscale.layers.linear import FrameMatrix
 from lipscale.layers.orthogonal import exact_orthonormal, orthonormal
 from lipscale.layers.reference import PeerKernel, PeerMatrix
-from lipscale.models import resnet18
+from lipscale.models import UNCONSTRAINED, convnet, mlp, resnet18
 
 SHAPES = [
     (3, 8, 3, 1),
@@ -231,7 +237,7 @@ class TestGramSchmidt:
 def test_handwritten_gradients_equal_numerical_ones_and_plain_operations():
     number = lambda *shape: torch.randn(shape, dtype=torch.float64, requires_grad=True)  # noqa: E731
     block_of_one = ConvexResidual(torch.nn.Identity()).double()
-    block_of_one.scale.fill_(1.7)
+    block_of_one.sigma.fill_(1.7)
     centering = BatchCentering(3).double().train()
     cases = {
         "kernel": (compose, (number(4, 2, 1, 3), number(2, 4, 2))),
@@ -349,16 +355,233 @@ def test_estimated_means_are_the_training_means_at_every_depth_and_survive_a_cha
 
 
 def test_centering_in_evaluation_moves_nothing():
-    layer = BatchCentering(3).eval()
+    layer = centred(BatchCentering(3), torch.randn(4, 3, 2, 2))
     before = {k: v.clone() for k, v in layer.state_dict().items()}
     layer(torch.randn(4, 3, 2, 2) + 5)
     assert all(torch.equal(before[k], v) for k, v in layer.state_dict().items())
 
 
+def deep():
+    """Two centering layers, the second behind a first that shifts what it sees."""
+    conv, norm = partial(OrthoConv2d, bias=False), BatchCentering
+    return torch.nn.Sequential(conv(2, 4, 3), norm(4), GroupSort2(), conv(4, 4, 3), norm(4), L2NormPool2d())
+
+
+class TestTheRunningMean:
+    def test_it_is_an_average_at_first_and_then_forgets_as_batch_normalisation_does(self):
+        layer, oracle = BatchCentering(3).double().train(), None
+        for count in range(1, 30):
+            x = torch.randn(6, 3, 4, 4, dtype=torch.float64) + count
+            layer(x)
+            weight = max(1 / count, 0.1)  # torch's momentum
+            mean = x.mean((0, 2, 3))
+            oracle = mean if oracle is None else (1 - weight) * oracle + weight * mean
+            torch.testing.assert_close(layer.mean, oracle)
+            assert layer.num_batches_tracked == count
+
+    def test_it_equals_torchs_once_both_know_it(self):
+        ours, theirs = BatchCentering(3).train(), torch.nn.BatchNorm2d(3).train()
+        for _ in range(200):
+            x = torch.randn(6, 3, 4, 4) + 2
+            ours(x)
+            theirs(x)
+        torch.testing.assert_close(ours.mean, theirs.running_mean, atol=1e-5, rtol=0)
+
+    def test_it_is_in_unit_scale_so_that_another_l_leaves_it_right(self):
+        """The same batches at another L each, and at one: the same mean, and evaluation that scales with L."""
+        net, other = deep(), deep()
+        other.load_state_dict(net.state_dict())
+        batches = [torch.randn(16, 2, 6, 6) + 1 for _ in range(5)]
+        for x, constant in zip(batches, (0.01, 3.0, 100.0, 0.5, 7.0), strict=True):
+            set_lipschitz(net, constant)
+            for some in (net, other):
+                some.train()(x)
+        for ours, theirs in ((net[1], other[1]), (net[4], other[4])):
+            torch.testing.assert_close(ours.mean, theirs.mean, atol=1e-6, rtol=1e-4)
+        set_lipschitz(net, 4.0)
+        x = torch.randn(3, 2, 6, 6)
+        torch.testing.assert_close(net.eval()(x), 4 * other.eval()(x), atol=1e-5, rtol=1e-4)
+
+    @pytest.mark.parametrize("constant", [1.0, 6.0])
+    def test_evaluation_agrees_with_training_after_any_plain_training(self, digits, constant):
+        """No call but net.eval(): the logits of a large batch are within 5 % of those in training.
+
+        The learning rate comes down, as in any training that ends: a running mean lags behind weights that still move.
+        """
+        net, inputs, labels = convnet(10, 1, 8), digits.train.inputs, digits.train.labels
+        set_lipschitz(net, constant)
+        optimizer = torch.optim.Adam(net.parameters(), 5e-3)
+        rates = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.03, total_iters=5 * 12)
+        for _ in range(5):
+            for batch in torch.randperm(len(inputs)).split(128):
+                optimizer.zero_grad()
+                F.cross_entropy(net(inputs[batch]), labels[batch]).backward()
+                optimizer.step()
+                rates.step()
+        with torch.no_grad():
+            evaluated = net.eval()(inputs)
+            kept = {k: v.clone() for k, v in net.state_dict().items()}
+            trained = net.train()(inputs)
+        assert (evaluated - trained).norm() < 0.05 * trained.norm()
+        fresh = convnet(10, 1, 8).eval()
+        fresh.load_state_dict(kept)
+        with torch.no_grad():
+            assert torch.equal(fresh(inputs), evaluated)
+
+    def test_it_survives_saving_and_loading(self, tmp_path):
+        net, x = deep(), torch.randn(8, 2, 6, 6)
+        for _ in range(3):
+            net.train()(x)
+        save_tensors(tmp_path / "net", net.state_dict(), {})
+        again = deep().eval()
+        again.load_state_dict(load_tensors(tmp_path / "net")[0])
+        assert again[1].num_batches_tracked == 3
+        assert torch.equal(again(x), net.eval()(x))
+        for some in (net, again):
+            some.train()(x + 1)  # and goes on from there
+        assert torch.equal(again[4].mean, net[4].mean)
+
+    def test_a_bfloat16_batch_is_tracked_in_full_precision(self):
+        layer = BatchCentering(3).train()
+        layer(torch.randn(4, 3, 2, 2).bfloat16())
+        assert layer.mean.dtype == torch.float32
+
+
+class TestMeansThatNobodyHasSet:
+    def test_are_named_with_the_way_out(self):
+        x = torch.rand(2, 1, 8, 8)
+        for net in (convnet(3, 1, 4), resnet18(3, 1, 4), BatchCentering(1)):
+            for use in (lambda net: net(x), lambda net: net.double()(x.double())):
+                with pytest.raises(UserError, match=r"no mean yet: train the network first.*lipscale\.estimate_means"):
+                    use(net.eval())
+            with pytest.raises(UserError, match="estimate_means"):
+                export_plain(net.float().eval())
+            with pytest.raises(UserError, match="estimate_means"), evaluation_mode(net):
+                net(x)
+            estimate_means(net.eval(), [x])
+            assert net(x).isfinite().all()
+            export_plain(net)
+
+    def test_a_twin_and_an_mlp_have_none_to_set(self):
+        x = torch.rand(2, 1, 8, 8)
+        for net in (mlp(3, (1, 8, 8), 4), convnet(3, 1, 4, parts=UNCONSTRAINED)):
+            assert net.eval()(x).isfinite().all()
+
+    def test_no_batch_sets_nothing(self):
+        net = deep().eval()
+        estimate_means(net, [])
+        with pytest.raises(UserError, match="estimate_means"):
+            net(torch.rand(2, 2, 6, 6))
+
+
+class TestEstimatedMeans:
+    def test_are_exact_at_every_depth_and_at_every_l(self):
+        """The mean of each layer is the plain average over the batches, as training's forward pass sees them."""
+        batches = [torch.randn(n, 2, 6, 6, dtype=torch.float64) * n + n for n in (4, 7, 5)]
+        found = []
+        for constant in (1.0, 9.0):
+            net = deep().double()
+            for parameter, seed in zip(net.parameters(), range(100), strict=False):
+                torch.manual_seed(seed)
+                torch.nn.init.normal_(parameter)  # biases among them
+            set_lipschitz(net, constant)
+            net.train()(100 + batches[0])  # what training has left is replaced
+            expected, hooks = {1: [], 4: []}, []
+            for place, seen in expected.items():
+                hook = lambda m, inputs, seen=seen: seen.append(inputs[0].mean((0, 2, 3)) / m.scale)  # noqa: E731
+                hooks.append(net[place].register_forward_pre_hook(hook))
+            estimate_means(net.eval(), iter(batches))
+            for place, seen in expected.items():
+                assert len(seen) == 3
+                torch.testing.assert_close(net[place].mean, torch.stack(seen).mean(0), rtol=1e-12, atol=1e-12)
+            # the second layer saw what the first made of each batch by the batch's own mean, as in training
+            for hook in hooks:
+                hook.remove()
+            centred_batches = [net[:4].train()(x) for x in batches]
+            torch.testing.assert_close(
+                net[4].scale * net[4].mean, torch.stack([y.mean((0, 2, 3)) for y in centred_batches]).mean(0),
+                rtol=1e-9, atol=1e-9,
+            )  # fmt: skip
+            found.append(net.state_dict()["4.mean"])
+        torch.testing.assert_close(*found, rtol=1e-6, atol=1e-6)  # in unit scale; sigma is a float32's root
+
+    def test_only_the_means_change_and_the_mode_stays(self):
+        net = deep().eval()
+        before = {k: v.clone() for k, v in net.state_dict().items()}
+        estimate_means(net, [torch.rand(4, 2, 6, 6)])
+        changed = {k for k, v in net.state_dict().items() if not torch.equal(before[k], v)}
+        assert changed == {"1.mean", "4.mean", "1.num_batches_tracked", "4.num_batches_tracked"}
+        assert not any(module.training for module in net.modules())
+        assert all(module._collected is None for module in (net[1], net[4]))
+
+    def test_within_batch_means_evaluation_does_what_training_does(self):
+        net, x = deep().double(), torch.randn(6, 2, 6, 6, dtype=torch.float64)
+        expected = net.train()(x).detach()
+        with batch_means(net.eval()):
+            torch.testing.assert_close(net(x), expected, atol=1e-6, rtol=1e-6)
+        with pytest.raises(ZeroDivisionError), batch_means(net):
+            raise ZeroDivisionError
+        assert net[1]._collected is None
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (4, 3, 2), (3, 3, 2, 2)])
+def test_the_handwritten_gradient_of_centering(shape):
+    x, shift = torch.randn(shape, dtype=torch.float64, requires_grad=True), torch.randn(3, dtype=torch.float64)
+    shift.requires_grad_()
+    assert torch.autograd.gradcheck(lambda x, s: _Centre.apply(x, s)[0], (x, shift))
+    y, mean = _Centre.apply(x, shift)
+    assert not mean.requires_grad  # the running mean is no part of the graph
+    plain = x - x.mean([0, *range(2, x.ndim)]).view(-1, *[1] * (x.ndim - 2)) + shift.view(-1, *[1] * (x.ndim - 2))
+    torch.testing.assert_close(y, plain)
+    weight = torch.randn_like(y)
+    for ours, theirs in zip(
+        torch.autograd.grad((y * weight).sum(), (x, shift)),
+        torch.autograd.grad((plain * weight).sum(), (x, shift)),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs)
+
+
+class TestEvaluationMode:
+    def test_weights_written_through_data_in_evaluation_are_noticed(self):
+        """Version counters miss `.data`, so plain evaluation keeps its weights; on entering they are computed anew."""
+        for layer, x in ((OrthoLinear(4, 3), torch.randn(2, 4)), (OrthoConv2d(2, 4, 3), torch.randn(2, 2, 5, 5))):
+            net = torch.nn.Sequential(layer).eval()
+            before = net(x).detach()  # fills the cache
+            raw = layer.source.matrix
+            raw.data.copy_(torch.randn_like(raw))
+            with evaluation_mode(net):
+                after = net(x)
+            assert not torch.equal(after, before)
+            fresh = copy.deepcopy(net)
+            fresh[0].drop_cache()
+            assert torch.equal(after, fresh(x))
+
+    def test_what_is_written_within_is_noticed_by_the_training_that_follows(self):
+        net, x = torch.nn.Sequential(OrthoLinear(4, 3)).train(), torch.randn(2, 4)
+        with evaluation_mode(net):
+            net(x)
+            net[0].source.matrix.data.copy_(torch.randn(net[0].source.matrix.shape))
+        trained = net(x).detach()
+        torch.testing.assert_close(net.eval()(x), trained, atol=1e-5, rtol=0)  # no cache outlives a stay in training
+
+    def test_it_gives_every_module_its_mode_back_also_after_an_error(self):
+        net = deep().train()
+        net[3].eval()
+        before = [module.training for module in net.modules()]
+        with pytest.raises(ZeroDivisionError), evaluation_mode(net) as within:
+            assert within is net
+            assert not any(module.training for module in net.modules())
+            assert not torch.is_grad_enabled()
+            raise ZeroDivisionError
+        assert [module.training for module in net.modules()] == before
+        assert torch.is_grad_enabled()
+
+
 def test_the_residual_is_a_convex_blend_with_a_scaled_skip():
     branch = OrthoLinear(4, 4, bias=False)
     block = ConvexResidual(branch).double().eval()
-    block.scale.fill_(0.5)
+    block.sigma.fill_(0.5)
     block.blend.data.fill_(0.7)
     x = torch.randn(3, 4, dtype=torch.float64)
     alpha = torch.sigmoid(torch.tensor(0.7, dtype=torch.float64))
@@ -383,8 +606,8 @@ def test_impossible_convolutions_are_named():
 
 
 def test_torch_func_and_channels_last_see_the_same_network():
-    net = resnet18(3, 2, 4).double().eval()
     x = torch.randn(2, 2, 8, 8, dtype=torch.float64)
+    net = centred(resnet18(3, 2, 4).double(), x)
     torch.testing.assert_close(net(x.contiguous(memory_format=torch.channels_last)), net(x))
     ordinary = torch.autograd.functional.jacobian(lambda v: net(v[None])[0], x[0])
     torch.testing.assert_close(torch.func.jacrev(lambda v: net(v[None])[0])(x[0]), ordinary)

@@ -7,14 +7,14 @@ import torch
 from schedulefree import AdamWScheduleFree
 from torch import nn
 
-from conftest import jacobian_norms
+from conftest import centred, jacobian_norms
 from lipscale import models
+from lipscale._files import load_tensors, save_tensors
 from lipscale.bounds import lipschitz_bound
 from lipscale.bounds.constant import get_lipschitz, scaled_depth, set_lipschitz
 from lipscale.errors import UserError
 from lipscale.layers import BatchCentering, ConvexResidual, GroupSort2, OrthoLinear, Standardise
 from lipscale.layers.evaluation import evaluation_mode
-from lipscale.training import load_tensors, save_tensors
 
 CONSTANTS = [0.01, 0.1, 1.0, 10.0, 128.0]
 NETWORKS = {
@@ -59,15 +59,19 @@ def assert_homogeneous(net, x):
 def test_projection_multiplies_the_logits_in_training_and_averaged_weights(trained):
     net, optimizer, x = trained
     assert_homogeneous(net, x)
-    with evaluation_mode(net, optimizer, centering_batches=[x]):
-        assert_homogeneous(net, x)
+    optimizer.eval()
+    with evaluation_mode(net):
+        assert_homogeneous(net, x)  # with the running means
+        assert_homogeneous(centred(net, x), x)
+    optimizer.train()
     assert_homogeneous(net, x)
 
 
 def test_projection_survives_saving_and_loading(trained, tmp_path, request):
     net, optimizer, x = trained
-    with evaluation_mode(net, optimizer, centering_batches=[x]), torch.no_grad():
-        set_lipschitz(net, 10.0)
+    optimizer.eval()
+    with evaluation_mode(net):
+        set_lipschitz(centred(net, x), 10.0)
         before = net(x)
         save_tensors(tmp_path / "net", net.state_dict(), {})
         fresh = NETWORKS[request.node.callspec.params["trained"]][0]().eval()
@@ -80,8 +84,9 @@ def test_projection_survives_saving_and_loading(trained, tmp_path, request):
 @pytest.mark.parametrize("constant", CONSTANTS)
 def test_the_bound_is_the_constant_and_no_jacobian_exceeds_it(trained, constant):
     net, optimizer, x = trained
-    with evaluation_mode(net, optimizer, centering_batches=[x]):
-        exact = copy.deepcopy(net).double()
+    optimizer.eval()
+    with evaluation_mode(net):
+        exact = copy.deepcopy(centred(net, x)).double()
         set_lipschitz(exact, constant)
         bound = lipschitz_bound(exact)
         assert bound == pytest.approx(constant, rel=1e-9)
@@ -102,7 +107,7 @@ def test_an_unscaled_skip_is_bounded_as_it_is():
     net = nn.Sequential(block).eval()
     set_lipschitz(net, 0.01)
     assert lipschitz_bound(net) == pytest.approx(0.01)
-    block.scale.fill_(1.0)  # what the paper's table would have
+    block.sigma.fill_(1.0)  # what the paper's table would have
     assert lipschitz_bound(net) == pytest.approx(0.5 * 0.01 + 0.5)
 
 
@@ -111,10 +116,11 @@ def test_dividing_by_a_std_counts():
     assert lipschitz_bound(net) == pytest.approx(4.0)
 
 
-def test_scale_and_gain_follow_the_path():
+def test_sigmas_and_scales_follow_the_path():
     net = nn.Sequential(OrthoLinear(4, 4), BatchCentering(4), OrthoLinear(4, 4))
     set_lipschitz(net, 9.0)
-    assert [round(float(m.gain), 5) for m in net] == [3.0, 3.0, 9.0]
+    assert [round(float(m.scale), 5) for m in net] == [3.0, 3.0, 9.0]
+    assert [round(float(m.sigma), 5) for m in (net[0], net[2])] == [3.0, 3.0]
     assert scaled_depth(net) == 2
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from conftest import centred
 from lipscale import models
 from lipscale.bounds.constant import scaled_depth
 from lipscale.errors import UserError
@@ -12,9 +13,9 @@ from lipscale.layers import BatchCentering, ConvexResidual, GroupSort2, OrthoCon
 
 @pytest.mark.parametrize(("size", "channels"), [(32, 3), (64, 1)])
 def test_resnet18_follows_the_papers_table(size, channels):
-    net = models.resnet18(7, channels, 8, image_size=size).eval()
-    assert scaled_depth(net) == 18
     x = torch.rand(2, channels, size, size)
+    net = centred(models.resnet18(7, channels, 8, image_size=size), x)
+    assert scaled_depth(net) == 18
     shapes = {}
     for name, module in net.named_children():
         x = module(x)
@@ -51,8 +52,8 @@ def test_the_full_width_has_the_papers_channels():
 @pytest.mark.parametrize("size", [28, 29, 8, 33])
 def test_any_image_size_works(size):
     x = torch.rand(2, 1, size, size)
-    assert models.convnet(3, 1, 4).eval()(x).shape == (2, 3)
-    assert models.resnet18(3, 1, 4).eval()(x).shape == (2, 3)
+    assert centred(models.convnet(3, 1, 4), x)(x).shape == (2, 3)
+    assert centred(models.resnet18(3, 1, 4), x)(x).shape == (2, 3)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +65,8 @@ def test_any_image_size_works(size):
     ],
 )
 def test_twins_have_the_same_topology_in_plain_parts(make):
-    constrained, twin = make(models.LIPSCHITZ).eval(), make(models.UNCONSTRAINED)
+    x = torch.rand(2, 3, 16, 16)
+    constrained, twin = centred(make(models.LIPSCHITZ), x), make(models.UNCONSTRAINED)
 
     def shapes(net, kinds):
         found = [m for m in net.modules() if isinstance(m, kinds)]
@@ -80,7 +82,6 @@ def test_twins_have_the_same_topology_in_plain_parts(make):
     count = lambda net, kind: sum(isinstance(m, kind) for m in net.modules())  # noqa: E731
     assert count(constrained, BatchCentering) == count(twin, nn.BatchNorm2d)
     assert count(constrained, GroupSort2) == count(twin, nn.ReLU)
-    x = torch.rand(2, 3, 16, 16)
     assert constrained(x).shape == twin(x).shape == (2, 5)
 
 

@@ -6,7 +6,7 @@ from torch import nn
 
 from lipscale import register_rule
 from lipscale.bounds.walk import RULES
-from lipscale.certificates.robustness import Attack, attack_samples, measure_robustness
+from lipscale.certificates import Attack, attack_samples, measure_robustness
 from lipscale.data import Samples
 from lipscale.errors import UnsoundError, UserError
 from lipscale.layers import OrthoLinear
@@ -72,7 +72,7 @@ def test_a_finished_attack_is_not_made_again_unless_something_changed(digits_net
         return measure_robustness(digits_net, samples, cache=lambda name: KeptTensors(tmp_path / name), **knobs)
 
     first = attack()
-    monkeypatch.setattr("lipscale.certificates.robustness.pgd", lambda *args, **kwargs: pytest.fail("attacked again"))
+    monkeypatch.setattr("lipscale.certificates.attacked.pgd", lambda *args, **kwargs: pytest.fail("attacked again"))
     assert attack() == first
     for changes in ({"epsilons": (0.31,)}, {"box": None}, {"attack": Attack(steps=11, restarts=1)}):
         with pytest.raises(pytest.fail.Exception):

@@ -17,9 +17,9 @@ from PIL import Image
 import lipscale
 from lipscale.data import Dataset, Samples, load_dataset, prepare
 from lipscale.errors import DivergedError, UserError
+from lipscale.runs import evaluate_run, resume
 from lipscale.runs.assembly import resolve
 from lipscale.runs.predict import predict, read_inputs
-from lipscale.runs.run import evaluate_run, resume
 from lipscale.runs.settings import Settings, replace
 from lipscale.training import methods
 
@@ -53,6 +53,7 @@ def test_the_folder_holds_all_of_it(finished):
     assert names == {
         *("settings.yaml", "data.json", "history.jsonl", "checkpoint.safetensors"),
         *("model.safetensors", "predictions.safetensors", "metrics.json", "versions.json"),
+        ".lock",
     }
     metrics = json.loads((finished.folder / "metrics.json").read_text())
     assert metrics.keys() >= KEYS
@@ -103,7 +104,7 @@ def test_predictions_carry_class_probability_and_radius(finished, tmp_path):
     torch.testing.assert_close(inputs[6], inputs[0], atol=2e-3, rtol=0)
     answers = predict(finished, inputs, names)
     logits = finished.net(inputs).detach()
-    radii = lipscale.certified_radius(finished.net, inputs)
+    radii = lipscale.certify(finished.net, inputs).radius()
     for i, answer in enumerate(answers):
         assert answer.label == finished.classes[int(logits[i].argmax())]
         assert answer.probability == pytest.approx(float(logits[i].softmax(0).max()), abs=1e-6)
@@ -188,9 +189,12 @@ def test_a_small_set_needs_no_batch_size(tmp_path):
 def test_a_checkpoint_of_another_run_is_refused(finished, tmp_path):
     other = shutil.copytree(finished.folder, tmp_path / "other")
     (other / "metrics.json").unlink()
-    text = (other / "settings.yaml").read_text().replace("seed: 0", "seed: 1")
-    (other / "settings.yaml").write_text(text)
+    text = (other / "settings.yaml").read_text()
+    (other / "settings.yaml").write_text(text.replace("offset: 0.0", "offset: 1.0"))
     with pytest.raises(UserError, match="no checkpoint of a run with these settings"):
+        resume(other)
+    (other / "settings.yaml").write_text(text.replace("seed: 0", "seed: 1"))  # which draws other training data, too
+    with pytest.raises(UserError, match="the training data of .*other are not what they were"):
         resume(other)
 
 
@@ -241,7 +245,7 @@ def test_damaged_and_foreign_files_are_named(finished, tmp_path):
         lipscale.load(tmp_path)
     unfinished = broken("model.safetensors", whole)
     (unfinished / "metrics.json").unlink()
-    with pytest.raises(UserError, match="lipscale train --resume"):
+    with pytest.raises(UserError, match=r"go on with lipscale\.resume\('.*broken'\)"):
         lipscale.load(unfinished)
     (unfinished / "checkpoint.safetensors").write_bytes(foreign[:-50])
     with pytest.raises(UserError, match="checkpoint.safetensors is truncated"):
@@ -252,7 +256,7 @@ def test_a_nan_loss_names_the_epoch_and_the_last_good_checkpoint(tmp_path, monke
     quick = replace(QUICK, model="mlp", width=16, out=tmp_path / "r")
     with pytest.raises(DivergedError, match="loss became (inf|nan) in epoch 1 of Phase I") as caught:
         lipscale.train(replace(quick, offset=1e39))
-    assert "--learning-rate" in str(caught.value)
+    assert "try a smaller `learning_rate` than 0.2" in str(caught.value)
     assert "checkpoint" not in str(caught.value)  # there is no good one yet
 
     original, calls = methods.offset_cross_entropy, []

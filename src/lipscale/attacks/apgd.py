@@ -25,18 +25,18 @@ def apgd(
     `objective` maps (B, ...) to (B,) and must treat samples one by one; `radius` is (B,).
     """
     shape = (-1, *[1] * (inputs.ndim - 1))
-    reach = radius.to(inputs.dtype).view(shape)
-    x = project(inputs + direction(inputs, generator) * reach, inputs, reach, box)
+    radius = radius.to(inputs.dtype).view(shape)
+    x = project(inputs + direction(inputs, generator) * radius, inputs, radius, box)
     value, gradient = value_and_gradient(objective, x)
     best, best_value, best_gradient = x, value, gradient
-    previous, step = x, 2 * reach
+    previous, step = x, 2 * radius
     improved = torch.zeros_like(value)
     since, was_halved, value_then = 0, torch.ones_like(value, dtype=torch.bool), best_value
     checkpoints = _checkpoints(steps)
     for k in range(1, steps + 1):
-        target = project(x + step * gradient / norms(gradient), inputs, reach, box)
+        target = project(x + step * gradient / norms(gradient), inputs, radius, box)
         momentum = MOMENTUM if k > 1 else 1.0
-        moved = project(x + momentum * (target - x) + (1 - momentum) * (x - previous), inputs, reach, box)
+        moved = project(x + momentum * (target - x) + (1 - momentum) * (x - previous), inputs, radius, box)
         previous, x = x, moved
         last_value = value
         value, gradient = value_and_gradient(objective, x)

@@ -1,8 +1,7 @@
 """AutoAttack (Croce and Hein, 2020) through the extra `attack`."""
 
 import hashlib
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, MutableMapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -25,7 +24,7 @@ def require_autoattack(input_shape: Sequence[int]) -> None:
     if not autoattack_installed():
         raise UserError("AutoAttack is an extra: pip install 'lipscale[attack]'")
     if len(input_shape) != 3:
-        raise UserError("AutoAttack takes pictures, and this data has rows of numbers: use --attack pgd")
+        raise UserError("AutoAttack takes pictures, and this data has rows of numbers: give `attack` pgd")
 
 
 def autoattack(
@@ -41,9 +40,28 @@ def autoattack(
 ) -> Tensor:
     """Points within epsilon that the standard l2 AutoAttack found misclassified; else the input itself.
 
-    It searches images with pixels in [0, 1] only. Each of its four attacks runs on what the ones before left correct,
-    batch by batch, as upstream does, to the same points. `finished` keeps the batches that are done: pass a mapping
-    that outlives the process, and a killed attack goes on where it was.
+    It searches images with pixels in [0, 1]. Each of its attacks runs on what the ones before left, as upstream does.
+
+    Args:
+        net: the network, in evaluation mode.
+        inputs: (N, C, H, W).
+        labels: (N,).
+        epsilon: the l2 radius.
+        seed: fixes everything that is random.
+        batch_size: how many samples are attacked at once.
+        finished: where finished batches are kept; with one that outlives the process, a killed attack goes on.
+        on_batch: called with how many batches are done, and of how many.
+
+    Returns:
+        (N, C, H, W), the points.
+
+    Example:
+        >>> import lipscale, torch
+        >>> net = lipscale.models.convnet(4, 1, 4).eval()
+        >>> images = torch.rand(2, 1, 8, 8)
+        >>> wrong = (net(images).argmax(1) + 1) % 4  # misclassified already: there is nothing to search for
+        >>> torch.equal(lipscale.attacks.autoattack(net, images, wrong, epsilon=0.1), images)
+        True
     """
     require_autoattack(inputs.shape[1:])
     finished = {} if finished is None else finished
@@ -60,14 +78,12 @@ def autoattack(
         for k, batch in enumerate(batches):
             key = f"{part}-{k}-{_name(batch)}"
             if key not in finished:
-                with _own_random_state(inputs.device):
-                    points, _ = attack.run_standard_evaluation(inputs[batch], labels[batch], batch_size=len(batch))
-                finished[key] = points
+                finished[key] = _run(attack, inputs[batch], labels[batch])
             found[batch] = finished[key].to(inputs)
             on_batch(number * at_most + k + 1, len(parts) * at_most)
         with torch.no_grad():
-            still = [net(found[b]).argmax(1) == labels[b] for b in batches]
-        left = left[torch.cat(still)] if still else left
+            still = [b[net(found[b]).argmax(1) == labels[b]] for b in batches]
+        left = torch.cat(still) if still else left
         if len(batches) < at_most:  # what is broken needs no further attack
             on_batch((number + 1) * at_most, len(parts) * at_most)
     return found
@@ -89,8 +105,8 @@ def _standard(net: nn.Module, classes: int, epsilon: float, seed: int, device: t
     return attack
 
 
-@contextmanager
-def _own_random_state(device: torch.device) -> Iterator[None]:
-    """AutoAttack seeds the global generators; put them back as they were."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        yield
+def _run(attack: Any, inputs: Tensor, labels: Tensor) -> Tensor:
+    """The points of one batch. AutoAttack seeds the global generators: they are put back as they were."""
+    with torch.random.fork_rng(devices=[inputs.device] if inputs.device.type == "cuda" else []):
+        points: Tensor = attack.run_standard_evaluation(inputs, labels, batch_size=len(inputs))[0]
+    return points

@@ -8,13 +8,13 @@ from torch import Tensor
 Box = tuple[float, float]  # the least and the largest value of an input, such as (0, 1) for pixels
 
 
-def project(points: Tensor, centres: Tensor, reach: Tensor, box: Box | None = None) -> Tensor:
-    """The points pulled back within reach of the centres, and into the box.
+def project(points: Tensor, centres: Tensor, radius: Tensor, box: Box | None = None) -> Tensor:
+    """The points pulled back into the balls around the centres, and into the box.
 
     The centres lie in the box, so clamping moves no point away from its centre.
     """
     delta = points - centres
-    pulled = centres + delta * (reach / norms(delta)).clamp(max=1)
+    pulled = centres + delta * (radius / norms(delta)).clamp(max=1)
     return pulled if box is None else pulled.clamp(*box)
 
 

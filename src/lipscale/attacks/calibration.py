@@ -46,12 +46,15 @@ def confidence_attack(
     inputs: Tensor,
     sign: Tensor,
     *,
-    epsilon: float,
+    epsilon: float | Tensor,
     steps: int = 20,
     box: Box | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Attack the confidence by APGD under the condition that the class stays; `sign` (B,) is 1 for up, -1 for down."""
+    """Attack the confidence by APGD under the condition that the class stays; `sign` (B,) is 1 for up, -1 for down.
+
+    `epsilon` is one for all samples, or (B,).
+    """
     with torch.no_grad():
         predicted = net(inputs).argmax(1)
 
@@ -62,7 +65,7 @@ def confidence_attack(
         # beyond the boundary the way back counts, not the confidence
         return torch.where(lead > 0, sign * confidence, lead - OUTSIDE)
 
-    radius = torch.full((len(inputs),), epsilon, dtype=inputs.dtype, device=inputs.device)
+    radius = torch.as_tensor(epsilon, dtype=inputs.dtype, device=inputs.device).expand(len(inputs))
     points = apgd(goal, inputs, radius, steps=steps, box=box, generator=generator)
     with torch.no_grad():
         better = goal(points) > goal(inputs)  # else the input itself

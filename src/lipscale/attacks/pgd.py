@@ -25,6 +25,27 @@ def pgd(
 
     Restarts take turns between the cross-entropy and the margin: where a network is very sure, the gradient of the
     first vanishes in float32, and that of the second does not.
+
+    Args:
+        net: the network, in evaluation mode.
+        inputs: (N, ...).
+        labels: (N,).
+        epsilon: the l2 radius.
+        steps: of each restart.
+        restarts: from random points of the ball.
+        box: the range of input values, (0, 1) for pixels; None where there is none.
+        generator: of the random starts.
+
+    Returns:
+        The points, shaped as the inputs.
+
+    Example:
+        >>> import lipscale, torch
+        >>> net = lipscale.models.mlp(3, 4, 8).eval()
+        >>> inputs = torch.rand(5, 4)
+        >>> points = lipscale.attacks.pgd(net, inputs, net(inputs).argmax(1), epsilon=0.5, steps=5)
+        >>> bool(((points - inputs).norm(dim=1) <= 0.5001).all())
+        True
     """
     found = inputs.clone()
     with torch.no_grad():
@@ -55,18 +76,18 @@ def worst_points(
 
     Unlike `pgd` it does not stop at the first error: a loss is to be learned from, so that all steps are taken.
     """
-    reach, x = _start(inputs, epsilon, box, generator)
+    radius, x = _start(inputs, epsilon, box, generator)
     for _ in range(steps):
         _, gradient = value_and_gradient(lambda points: F.cross_entropy(net(points), labels, reduction="none"), x)
-        x = project(x + (STEP * epsilon / steps) * gradient / norms(gradient), inputs, reach, box)
+        x = project(x + (STEP * epsilon / steps) * gradient / norms(gradient), inputs, radius, box)
     return x
 
 
 def _start(inputs: Tensor, epsilon: float, box: Box | None, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-    """The reach of each sample, shaped to multiply it, and a random point within it."""
-    reach = torch.full((len(inputs), *[1] * (inputs.ndim - 1)), epsilon, dtype=inputs.dtype, device=inputs.device)
-    share = torch.rand(reach.shape, generator=generator, dtype=inputs.dtype).to(inputs.device)
-    return reach, project(inputs + direction(inputs, generator) * reach * share, inputs, reach, box)
+    """The radius around each sample, shaped to multiply it, and a random point within it."""
+    radius = torch.full((len(inputs), *[1] * (inputs.ndim - 1)), epsilon, dtype=inputs.dtype, device=inputs.device)
+    share = torch.rand(radius.shape, generator=generator, dtype=inputs.dtype).to(inputs.device)
+    return radius, project(inputs + direction(inputs, generator) * radius * share, inputs, radius, box)
 
 
 def _descend(
@@ -81,7 +102,7 @@ def _descend(
     generator: torch.Generator | None,
 ) -> Tensor:
     """One restart: the first misclassified point on each sample's path, or its end."""
-    reach, x = _start(inputs, epsilon, box, generator)
+    radius, x = _start(inputs, epsilon, box, generator)
     fooled = torch.zeros(len(inputs), dtype=torch.bool, device=inputs.device)
 
     def loss(points: Tensor) -> Tensor:
@@ -93,6 +114,6 @@ def _descend(
     for _ in range(steps):
         _, gradient = value_and_gradient(loss, x)
         step = (STEP * epsilon / steps) * gradient / norms(gradient)
-        moved = project(x + step, inputs, reach, box)
-        x = torch.where(fooled.view(reach.shape), x, moved)  # what is found stays found
+        moved = project(x + step, inputs, radius, box)
+        x = torch.where(fooled.view(radius.shape), x, moved)  # what is found stays found
     return x

@@ -3,13 +3,22 @@
 from lipscale.bounds import lipscale_rules, torch_rules
 from lipscale.bounds.constant import get_lipschitz, is_constrained, set_lipschitz
 from lipscale.bounds.norms import conv_norm, matrix_norm
-from lipscale.bounds.walk import Walk, lipschitz_bound, register_rule, require_certifiable
+from lipscale.bounds.walk import (
+    Walk,
+    forget_cached_weights,
+    is_plain_sequence,
+    lipschitz_bound,
+    register_rule,
+    require_certifiable,
+)
 
 __all__ = [
     "Walk",
     "conv_norm",
+    "forget_cached_weights",
     "get_lipschitz",
     "is_constrained",
+    "is_plain_sequence",
     "lipscale_rules",
     "lipschitz_bound",
     "matrix_norm",

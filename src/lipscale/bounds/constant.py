@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from lipscale.bounds.walk import is_plain_sequence
 from lipscale.errors import UserError
 from lipscale.layers import (
     AtScale,
@@ -34,6 +35,19 @@ def set_lipschitz(net: nn.Module, constant: float) -> None:
     """Project the network onto the constraint L: sigma = L^(1/D) in each of its D scaled layers (App. E).
 
     Every logit is multiplied by L' / L; the learned weights are left as they are.
+
+    Args:
+        net: a network of torch.nn.Sequential, lipscale.layers and positively homogeneous modules.
+        constant: L, in (0, inf).
+
+    Example:
+        >>> import lipscale, torch
+        >>> net = lipscale.models.mlp(3, 4, 8).eval()
+        >>> x = torch.rand(5, 4)
+        >>> before = net(x)
+        >>> lipscale.set_lipschitz(net, 5.0)
+        >>> torch.allclose(net(x), 5 * before, rtol=1e-4)
+        True
     """
     if not 0 < constant < float("inf"):
         raise UserError(f"expected a Lipschitz constant in (0, inf), got {constant}")
@@ -41,7 +55,21 @@ def set_lipschitz(net: nn.Module, constant: float) -> None:
 
 
 def get_lipschitz(net: nn.Module) -> float:
-    """The nominal constant, the product of the sigmas along the path; `lipschitz_bound` is the proven one."""
+    """The nominal constant, the product of the sigmas along the path; `lipschitz_bound` is the proven one.
+
+    Args:
+        net: a network that `set_lipschitz` takes.
+
+    Returns:
+        L.
+
+    Example:
+        >>> import lipscale
+        >>> net = lipscale.models.mlp(3, 4, 8)
+        >>> lipscale.set_lipschitz(net, 5.0)
+        >>> round(lipscale.get_lipschitz(net), 4)
+        5.0
+    """
     scaled_depth(net)
     return _nominal(net)
 
@@ -96,7 +124,7 @@ def _project(module: nn.Module, sigma: float, *, scale: float) -> float:
 
 def _chain(module: nn.Module) -> Sequence[nn.Module]:
     """The modules that run one after the other inside this one."""
-    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
+    if isinstance(module, nn.Sequential) and is_plain_sequence(module):
         return list(module)
     if isinstance(module, AtScale):
         return []  # its bias or mean is scaled along

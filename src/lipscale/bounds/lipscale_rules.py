@@ -5,6 +5,7 @@ import math
 from torch import nn
 
 from lipscale.bounds.norms import conv_norm, matrix_norm
+from lipscale.bounds.shapes import on_images
 from lipscale.bounds.walk import Walk, register_rule
 from lipscale.layers import (
     BatchCentering,
@@ -46,9 +47,11 @@ register_rule(nn.Sequential, sequence_bound)
 register_rule(ConvexResidual, residual_bound)
 register_rule(Sum, lambda block, bound: bound(block.branch) + bound(block.skip))
 register_rule(Concatenate, lambda block, bound: math.hypot(*(bound(branch) for branch in block)))
-register_rule(OrthoConv2d, conv_bound)
+register_rule(OrthoConv2d, on_images(conv_bound))
 register_rule(OrthoLinear, lambda layer, bound: matrix_norm(layer.weight))
 register_rule(Standardise, lambda layer, bound: 1 / float(layer.std.double().abs().min()))
 register_rule(Scale, lambda layer, bound: abs(float(layer.factor)))
-for kind in (BatchCentering, GroupSort2, L2NormPool2d, PadToMultiple, Shift):
+for kind in (BatchCentering, GroupSort2, Shift):
     register_rule(kind, lambda layer, bound: 1.0)
+for image_kind in (L2NormPool2d, PadToMultiple):
+    register_rule(image_kind, on_images(lambda layer, bound: 1.0))

@@ -14,7 +14,8 @@ from orthogonium.reparametrizers import BatchedBjorckOrthogonalization, BatchedP
 from torch import nn
 
 from lipscale.bounds.norms import matrix_norm, padding_factor
-from lipscale.bounds.torch_rules import conv1d_bound, conv2d_bound, geometry
+from lipscale.bounds.shapes import on_images, require_equal_shapes, require_samples_apart
+from lipscale.bounds.torch_rules import as_pair, conv1d_bound, conv2d_bound, geometry
 from lipscale.bounds.walk import Rule, Walk, register_rule
 from lipscale.errors import UserError
 
@@ -76,35 +77,49 @@ def torchlip_conv(rule: Rule) -> Rule:
 
 def pool_bound(layer: Any, bound: Walk) -> float:
     """ScaledL2NormPool2d: norms of disjoint windows, but at the border where ceil_mode rescales them."""
+    if layer.norm_type != 2 or layer.stride not in (None, layer.kernel_size):
+        raise UserError(f"{type(layer).__name__} with overlapping windows or another norm: no rule")
     if layer.ceil_mode:
         raise UserError(f"{type(layer).__name__} with ceil_mode rescales windows at the border: no rule")
     return abs(layer._coefficient_lip)
 
 
 def centering_bound(layer: Any, bound: Walk) -> float:
-    """Centering is a projection or a shift, unless another number of channels is broadcast."""
-    shape, channels = bound.shape(layer), layer.bias.numel() if layer.bias is not None else None
-    if shape is not None and channels is not None and shape[0] != channels:
-        raise UserError(f"{type(layer).__name__}({channels}) on {shape[0]} channels broadcasts them: no bound")
+    """Centering is a projection or a shift, unless it broadcasts its input or takes means over samples."""
+    require_equal_shapes(layer, bound)
+    if isinstance(layer, torchlip.LayerCentering):
+        require_samples_apart(layer, bound, [layer.dim] if isinstance(layer.dim, int) else layer.dim or ())
+    if getattr(layer, "normalize", False):
+        raise UserError(f"{type(layer).__name__} divides by a standard deviation: no rule")
     return 1.0
+
+
+def sorting_bound(layer: Any, bound: Walk) -> float:
+    """Torchlip's and orthogonium's MaxMin, along a dimension that is not the batch."""
+    axis = layer.axis if isinstance(layer, custom_activations.MaxMin) else layer._dim
+    require_samples_apart(layer, bound, [1 if axis is None else axis])
+    return abs(getattr(layer, "_coefficient_lip", 1.0))
 
 
 def average_bound(layer: Any, bound: Walk) -> float:
     """ScaledAvgPool2d: the mean of k^2 disjoint pixels times its scaling."""
+    if layer.stride != layer.kernel_size or any(as_pair(layer.padding)):
+        raise UserError("ScaledAvgPool2d with overlapping windows or padding has no rule")
     if layer.ceil_mode or layer.divisor_override:
         raise UserError("ScaledAvgPool2d with ceil_mode or divisor_override divides by another number: no rule")
-    pixels = layer.kernel_size**2 if isinstance(layer.kernel_size, int) else math.prod(layer.kernel_size)
-    return abs(layer._coefficient_lip * layer.scalingFactor) / math.sqrt(pixels)
+    return abs(layer._coefficient_lip * layer.scalingFactor) / math.sqrt(math.prod(as_pair(layer.kernel_size)))
 
 
 def prescaled_bound(block: Any, bound: Walk) -> float:
     """(x + fn(alpha x)) / (1 + |alpha|)."""
+    require_equal_shapes(block.fn, bound)
     alpha = abs(float(block.alpha.detach()))
     return (1 + alpha * bound(block.fn)) / (1 + alpha)
 
 
 def additive_bound(block: Any, bound: Walk) -> float:
     """a x + (1 - a) fn(x) with a = sigmoid(alpha)."""
+    require_equal_shapes(block.fn, bound)
     a = float(block.alpha.detach().double().sigmoid())
     return a + (1 - a) * bound(block.fn)
 
@@ -117,14 +132,14 @@ for conv in (PadConv2d, torchlip.SpectralConv2d, torchlip.FrobeniusConv2d):
 for conv in (PadConv1d, torchlip.SpectralConv1d):
     register_rule(conv, torchlip_conv(conv1d_bound))
 for scaled in (
-    *(torchlip.MaxMin, torchlip.GroupSort, torchlip.GroupSort2, torchlip.FullSort),
+    *(torchlip.GroupSort, torchlip.GroupSort2, torchlip.FullSort),
     *(torchlip.ScaledAdaptiveAvgPool2d, torchlip.ScaledAdaptativeL2NormPool2d),
 ):
     register_rule(scaled, lambda layer, bound: abs(layer._coefficient_lip))
 register_rule(torchlip.ScaledAvgPool2d, average_bound)
 register_rule(torchlip.ScaledL2NormPool2d, pool_bound)
 for isometry in (torchlip.InvertibleDownSampling, torchlip.InvertibleUpSampling):
-    register_rule(isometry, lambda layer, bound: 1.0)
+    register_rule(isometry, on_images(lambda layer, bound: 1.0))
 for centering in (
     *(torchlip.BatchCentering, torchlip.LayerCentering),
     *(normalization.BatchCentering2D, normalization.LayerCentering2D),
@@ -134,8 +149,9 @@ for centering in (
 register_rule(OrthoLinear, ortho_linear_bound)
 for conv in (FastBlockConv2d, RKOConv2d, BcopRkoConv2d):
     register_rule(conv, ortho_conv_bound)
-for activation in (custom_activations.Abs, custom_activations.MaxMin):
-    register_rule(activation, lambda layer, bound: 1.0)
+register_rule(custom_activations.Abs, lambda layer, bound: 1.0)
+for activation in (torchlip.MaxMin, custom_activations.MaxMin):
+    register_rule(activation, sorting_bound)
 register_rule(residual.ConcatResidual, lambda block, bound: max(1.0, bound(block.fn)))
 register_rule(residual.AdditiveResidual, additive_bound)
 register_rule(residual.PrescaledAdditiveResidual, prescaled_bound)

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from lipscale.bounds.norms import conv_norm, matrix_norm
+from lipscale.bounds.shapes import on_images
 from lipscale.bounds.walk import Walk, register_rule
 from lipscale.errors import UserError
 
@@ -55,16 +56,16 @@ def batch_norm_bound(layer: Any, bound: Walk) -> float:
 
 def max_pool_bound(layer: Any, bound: Walk) -> float:
     """A maximum is 1-Lipschitz; a pixel that counts in m windows counts sqrt(m) times."""
-    kernel, stride, dilation = (_pair(v) for v in (layer.kernel_size, layer.stride, layer.dilation))
+    kernel, stride, dilation = (as_pair(v) for v in (layer.kernel_size, layer.stride, layer.dilation))
     windows = (k if d > 1 else math.ceil(k / s) for k, s, d in zip(kernel, stride, dilation, strict=True))
     return math.sqrt(math.prod(windows))
 
 
 def average_pool_bound(layer: nn.AvgPool2d, bound: Walk) -> float:
     """A convolution with a constant kernel, channel by channel."""
-    if layer.ceil_mode or (not layer.count_include_pad and any(_pair(layer.padding))):
+    if layer.ceil_mode or (not layer.count_include_pad and any(as_pair(layer.padding))):
         raise UserError("AvgPool2d with ceil_mode or without count_include_pad divides by less at the border: no rule")
-    kernel, stride, padding = (_pair(v) for v in (layer.kernel_size, layer.stride, layer.padding))
+    kernel, stride, padding = (as_pair(v) for v in (layer.kernel_size, layer.stride, layer.padding))
     weight = torch.full((1, 1, *kernel), 1 / (layer.divisor_override or math.prod(kernel)), dtype=torch.float64)
     shape = bound.shape(layer)
     pads = ((padding[0], padding[0]), (padding[1], padding[1]))
@@ -73,7 +74,7 @@ def average_pool_bound(layer: nn.AvgPool2d, bound: Walk) -> float:
 
 def adaptive_average_bound(layer: nn.AdaptiveAvgPool2d, bound: Walk) -> float:
     """The mean over windows: the product of the norms along the two axes."""
-    outputs, shape = _pair(layer.output_size), bound.shape(layer)
+    outputs, shape = as_pair(layer.output_size), bound.shape(layer)
     if shape is None:
         if outputs != (1, 1):
             raise UserError("AdaptiveAvgPool2d to more than one pixel needs an input_shape: its windows may overlap")
@@ -85,7 +86,8 @@ def adaptive_average_bound(layer: nn.AdaptiveAvgPool2d, bound: Walk) -> float:
     return math.prod(norms)
 
 
-def _pair(value: Any) -> tuple[int, int]:
+def as_pair(value: Any) -> tuple[int, int]:
+    """A setting of a 2-d layer, which torch takes as one number or as two."""
     values = tuple(value) if isinstance(value, tuple | list) else (value,)
     return (values[0], values[-1])
 
@@ -123,12 +125,12 @@ register_rule(nn.Conv1d, conv1d_bound)
 register_rule(nn.Conv2d, conv2d_bound)
 for norm in (nn.BatchNorm1d, nn.BatchNorm2d):
     register_rule(norm, batch_norm_bound)
-register_rule(nn.MaxPool2d, max_pool_bound)
-register_rule(nn.AvgPool2d, average_pool_bound)
-register_rule(nn.AdaptiveAvgPool2d, adaptive_average_bound)
-register_rule(nn.CircularPad2d, pad_bound("circular"))
-register_rule(nn.ReflectionPad2d, pad_bound("reflect"))
-register_rule(nn.ReplicationPad2d, pad_bound("replicate"))
+register_rule(nn.MaxPool2d, on_images(max_pool_bound))
+register_rule(nn.AvgPool2d, on_images(average_pool_bound))
+register_rule(nn.AdaptiveAvgPool2d, on_images(adaptive_average_bound))
+register_rule(nn.CircularPad2d, on_images(pad_bound("circular")))
+register_rule(nn.ReflectionPad2d, on_images(pad_bound("reflect")))
+register_rule(nn.ReplicationPad2d, on_images(pad_bound("replicate")))
 register_rule(nn.LeakyReLU, lambda layer, bound: max(abs(layer.negative_slope), 1.0))
 register_rule(nn.PReLU, lambda layer, bound: max(float(layer.weight.detach().abs().max()), 1.0))
 register_rule(nn.ELU, lambda layer, bound: max(abs(layer.alpha), 1.0))
@@ -138,8 +140,9 @@ register_rule(nn.SiLU, lambda layer, bound: 1.1)
 register_rule(nn.Sigmoid, lambda layer, bound: 0.25)
 register_rule(nn.Flatten, flatten_bound)
 register_rule(nn.Unflatten, unflatten_bound)
-for isometry in (nn.Identity, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle, nn.ZeroPad2d):
-    register_rule(isometry, lambda layer, bound: 1.0)
+register_rule(nn.Identity, lambda layer, bound: 1.0)
+for isometry in (nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle, nn.ZeroPad2d):
+    register_rule(isometry, on_images(lambda layer, bound: 1.0))
 for activation in (nn.ReLU, nn.ReLU6, nn.Tanh, nn.Hardtanh, nn.Softsign, nn.Softshrink, nn.LogSigmoid):
     register_rule(activation, lambda layer, bound: 1.0)
 for dropout in (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout):

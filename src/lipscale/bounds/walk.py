@@ -4,15 +4,15 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from importlib import import_module
-from typing import Any
+from typing import Any, Self
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 from torch.nn.utils.parametrize import type_before_parametrizations
 
 from lipscale.errors import UserError
-from lipscale.layers.centering import batch_means
+from lipscale.layers import ScaledLayer, batch_means
 
 Shape = tuple[int, ...]
 # (module, bound) -> its Lipschitz bound; `bound(child)` bounds a module inside it, `bound.shape(module)` is its input's
@@ -20,26 +20,57 @@ Rule = Callable[[Any, "Walk"], float]
 RULES: dict[type[nn.Module], Rule] = {}
 # libraries whose rules are registered when one of their modules is met: nobody else need have them installed
 PEERS = ("deel", "orthogonium")
+# the methods that a subclass of Sequential may replace: none of them decides what is computed
+HARMLESS = {"__init__", "__repr__", "extra_repr", "train"}
+CALLS = ("__call__", "_call_impl", "_wrapped_call_impl", "_slow_forward", "_compiled_call_impl")
+DRY_RUN = 3  # samples: enough to see whether a network keeps their number
 
 
 def register_rule(kind: type[nn.Module], rule: Rule) -> None:
-    """Teach `lipschitz_bound` a module: `register_rule(Swish, lambda module, bound: 1.1)`.
+    """Teach `lipschitz_bound` a module. A rule holds for exactly this type: a subclass may compute something else.
 
-    A container composes the bounds of its parts: `register_rule(Block, lambda block, bound: 1 + bound(block.branch))`.
-    A rule holds for exactly this type, not for subclasses, which may compute something else.
+    Args:
+        kind: the class of the module.
+        rule: (module, bound) -> a proven Lipschitz constant of the module in evaluation. `bound(part)` is the bound of
+            a module inside it, `bound.shape(module)` the shape of its input where that is known.
+
+    Example:
+        >>> import lipscale, torch
+        >>> class Block(torch.nn.Module):
+        ...     def __init__(self, branch):
+        ...         super().__init__()
+        ...         self.branch = branch
+        ...     def forward(self, x):
+        ...         return x + self.branch(x)
+        >>> lipscale.register_rule(Block, lambda block, bound: 1 + bound(block.branch))
+        >>> lipscale.lipschitz_bound(Block(torch.nn.Sigmoid()).eval())
+        1.25
     """
     RULES[kind] = rule
 
 
 def lipschitz_bound(net: nn.Module, input_shape: Sequence[int] | None = None) -> float:
-    """A proven upper bound on ||f(x) - f(x')|| / ||x - x'||, composed in float64 from the weights in use.
+    """A proven upper bound on ||f(x) - f(x')|| / ||x - x'||, composed in float64 from the weights as they are.
 
-    Without a shape it holds for every input size; with one, (C, H, W) or (F,), it may be tighter. It is of the network
-    in evaluation; a module without a rule is an error that names it.
+    It is of the network in evaluation; a module without a rule is an error that names it.
+
+    Args:
+        net: a network in evaluation mode.
+        input_shape: (C, H, W) or (F,) of one input. With it the bound may be tighter, and layers that broadcast or
+            mix samples are refused. Without it the bound holds for every input size on which no layer
+            broadcasts or works across samples.
+
+    Returns:
+        The bound.
+
+    Example:
+        >>> import lipscale
+        >>> net = lipscale.models.mlp(3, 4, 8).eval()
+        >>> lipscale.set_lipschitz(net, 5.0)
+        >>> round(lipscale.lipschitz_bound(net), 4)
+        5.0
     """
-    require_certifiable(net)
-    shapes = {} if input_shape is None else _record_shapes(net, tuple(input_shape))
-    return Walk(shapes)(net)
+    return Walk.over(net, input_shape)(net)
 
 
 def require_certifiable(net: nn.Module) -> None:
@@ -61,20 +92,43 @@ def require_certifiable(net: nn.Module) -> None:
             raise UserError(f"{name} holds NaN or infinite values: no certificate is possible")
 
 
-class Walk:
-    """Bounds modules by their rules; `shapes` knows the inputs of each, where a dry run recorded them."""
+def forget_cached_weights(net: nn.Module) -> None:
+    """What follows sees the parameters as they are: version counters miss what was written through .data."""
+    for module in net.modules():
+        if isinstance(module, ScaledLayer):
+            module.drop_cache()
 
-    def __init__(self, shapes: dict[nn.Module, set[Shape]]) -> None:
-        self._shapes = shapes
+
+class Walk:
+    """Bounds modules by their rules, each module once; knows the shapes that a dry run recorded."""
+
+    def __init__(self) -> None:
+        self._bounds: dict[nn.Module, float] = {}
+        self._shapes: dict[nn.Module, set[tuple[Shape, Shape]]] = {}  # of inputs and outputs
+
+    @classmethod
+    def over(cls, net: nn.Module, input_shape: Sequence[int] | None = None) -> Self:
+        """A walk over a network that can be certified, from its weights as they are."""
+        require_certifiable(net)
+        forget_cached_weights(net)
+        walk = cls()
+        if input_shape is not None:
+            walk._shapes = _record_shapes(net, tuple(input_shape))
+        return walk
 
     def __call__(self, module: nn.Module) -> float:
         """The bound of one module."""
+        if module not in self._bounds:
+            self._bounds[module] = self._bound(module)
+        return self._bounds[module]
+
+    def _bound(self, module: nn.Module) -> float:
         _refuse_surprises(module)
         kind: Any = type_before_parametrizations(module)
         if kind.__module__.split(".")[0] in PEERS:
             import_module("lipscale.bounds.peer_rules")
         rule = RULES.get(kind)
-        if rule is None and isinstance(module, nn.Sequential) and kind.forward is nn.Sequential.forward:
+        if rule is None and is_plain_sequence(module):
             rule = RULES[nn.Sequential]
         if rule is None:
             raise UserError(
@@ -86,42 +140,76 @@ class Walk:
             raise UserError(f"{kind.__name__} has no finite bound ({bound})")
         return bound
 
+    def shapes(self, module: nn.Module) -> set[Shape]:
+        """The shapes of the module's inputs without the batch; none where no dry run was made."""
+        return {shape for shape, _ in self._shapes.get(module, ())}
+
     def shape(self, module: nn.Module) -> Shape | None:
         """The shape of the module's input without the batch, if it is known and always the same."""
-        found = self._shapes.get(module, set())
+        found = self.shapes(module)
         return next(iter(found)) if len(found) == 1 else None
+
+    def outputs(self, module: nn.Module) -> Shape:
+        """The shape of the module's output without the batch, where a dry run has seen one."""
+        ((_, shape),) = self._shapes[module]
+        return shape
+
+    def keeps_shape(self, module: nn.Module) -> bool:
+        """Whether the module's outputs have the shape of its inputs, as far as a dry run has seen them."""
+        return all(before == after for before, after in self._shapes.get(module, ()))
+
+
+def is_plain_sequence(module: nn.Module) -> bool:
+    """Whether a module is a Sequential that runs its parts one after the other, and does nothing else.
+
+    A subclass may have a constructor and names of its own, but no other way to run than its base.
+    """
+    kind = type_before_parametrizations(module)
+    if not isinstance(module, nn.Sequential):
+        return False
+    between = kind.__mro__[: kind.__mro__.index(nn.Sequential)]
+    replaced = {name for base in between for name in vars(base) if callable(getattr(nn.Sequential, name, None))}
+    return replaced <= HARMLESS
 
 
 def _refuse_surprises(module: nn.Module) -> None:
     """Hooks and replaced methods compute what no rule can see, and work in place changes the input of other paths."""
-    what = ""
+    what, kind = "", type(module)
+    shadowed = [name for name in vars(module) if callable(getattr(kind, name, None))]
     if module._forward_hooks or module._forward_pre_hooks:
         what = "forward hooks"
-    elif "forward" in vars(module) or type(module).__call__ is not nn.Module.__call__:
-        what = "a replaced forward or call"
+    elif shadowed:
+        what = f"a replaced {shadowed[0]}"
+    elif vars(module).get("_compiled_call_impl") is not None:
+        what = "a compiled call"
+    elif any(getattr(kind, name) is not getattr(nn.Module, name) for name in CALLS):
+        what = "a replaced call"
     elif getattr(module, "inplace", False):
         what = "inplace=True"
     if what:
-        raise UserError(f"{type(module).__name__} has {what}, which no Lipschitz rule can see: remove it")
+        raise UserError(f"{kind.__name__} has {what}, which no Lipschitz rule can see: remove it")
 
 
 @torch.no_grad()
-def _record_shapes(net: nn.Module, input_shape: Shape) -> dict[nn.Module, set[Shape]]:
-    """The input shapes of every module, by a dry run."""
-    shapes: dict[nn.Module, set[Shape]] = {}
+def _record_shapes(net: nn.Module, input_shape: Shape) -> dict[nn.Module, set[tuple[Shape, Shape]]]:
+    """The shapes of every module's inputs and outputs, by a dry run."""
+    shapes: dict[nn.Module, set[tuple[Shape, Shape]]] = {}
 
-    def record(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if inputs and isinstance(inputs[0], torch.Tensor):
-            shapes.setdefault(module, set()).add(tuple(inputs[0].shape[1:]))
+    def record(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        if inputs and isinstance(inputs[0], Tensor) and isinstance(output, Tensor):
+            shapes.setdefault(module, set()).add((tuple(inputs[0].shape[1:]), tuple(output.shape[1:])))
 
     like = next((t for t in [*net.parameters(), *net.buffers()] if t.is_floating_point()), torch.zeros(()))
     with ExitStack() as stack:
         stack.enter_context(batch_means(net))  # shapes do not depend on means that nobody has set yet
         for module in net.modules():
-            handle = module.register_forward_pre_hook(record)
+            handle = module.register_forward_hook(record)
             stack.callback(handle.remove)
         try:
-            net(like.new_zeros(1, *input_shape))
-        except (RuntimeError, IndexError, ValueError) as error:
+            output = net(like.new_zeros(DRY_RUN, *input_shape))
+        except (RuntimeError, LookupError, ValueError, TypeError) as error:
             raise UserError(f"the network does not take inputs of shape {input_shape}: {error}") from error
+    if not isinstance(output, Tensor) or output.shape[:1] != (DRY_RUN,):
+        got = f"a tensor of shape {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
+        raise UserError(f"expected one output for each of {DRY_RUN} inputs of shape {input_shape}, got {got}")
     return shapes

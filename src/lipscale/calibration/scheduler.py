@@ -109,6 +109,8 @@ class LipschitzScheduler:
         """
         if self.frozen:
             raise UserError(f"L is frozen at {self.constant:.4g}: a scheduler takes no step after freeze()")
+        if labels.is_floating_point():
+            raise UserError(f"expected labels (N,) of whole numbers, got {labels.dtype}")
         measure = measure_temperature(logits, labels)
         # the paper's T* is the plain minimiser; the error belongs to it just as well
         is_paper = isinstance(self.feedback, PaperFeedback)
@@ -120,7 +122,7 @@ class LipschitzScheduler:
         if not self.feedback.steered and (temperature > 1) not in self._named:
             self._named.add(temperature > 1)
             log.warning(cannot_steer(temperature, size=size))
-        guessed = int(labels.bincount().max()) / size
+        guessed = int(labels.long().bincount().max()) / size
         # a T* of 0 was named, and knows nothing of the error that belongs to half an error more
         self.advice = None if temperature == 0 else poor_resolution(measure, size, right=right, guessed=guessed)
         self._project(constant)
@@ -152,12 +154,13 @@ class LipschitzScheduler:
             "frozen": self.frozen,
             "last": None if self.last is None else asdict(self.last),
             "advice": self.advice,
+            "moments_at": self._moments_at,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state of a scheduler with the same rule."""
         self.feedback = type(self.feedback)(**state["feedback"])
-        self.frozen, self.advice = state["frozen"], state["advice"]
+        self.frozen, self.advice, self._moments_at = state["frozen"], state["advice"], state["moments_at"]
         self.last = None if state["last"] is None else CalibrationStep(**state["last"])
 
 

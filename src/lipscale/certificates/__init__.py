@@ -1,5 +1,24 @@
-"""What is proven: radii, certified confidence, certified accuracy; and how we try to break it."""
+"""Radius and confidence that no small change of an input can undo; and attacks that try to break them."""
 
-from lipscale.certificates.certificate import Certificate, certified_accuracy, certify
+from lipscale.certificates.accuracy import certified_accuracy, certified_accuracy_curve, epsilon_names
+from lipscale.certificates.attacked import Attack
+from lipscale.certificates.audits import Audit, audit
+from lipscale.certificates.certificate import Certificate
+from lipscale.certificates.proof import Proof, certify, prove
+from lipscale.certificates.robustness import Robustness, attack_samples, measure_robustness
 
-__all__ = ["Certificate", "certified_accuracy", "certify"]
+__all__ = [
+    "Attack",
+    "Audit",
+    "Certificate",
+    "Proof",
+    "Robustness",
+    "attack_samples",
+    "audit",
+    "certified_accuracy",
+    "certified_accuracy_curve",
+    "certify",
+    "epsilon_names",
+    "measure_robustness",
+    "prove",
+]

@@ -323,7 +323,7 @@ def audit(
     """
     from dataclasses import asdict
 
-    from lipscale.certificates.audit import audit, verdict
+    from lipscale.certificates.audits import audit, verdict
     from lipscale.runs import first_test_samples, load
 
     loaded = load(run, device=device)
@@ -338,7 +338,7 @@ def audit(
         steps=steps,
         autoattack_samples=50 if inputs.ndim == 4 else 0,  # AutoAttack takes pictures only
         seed=seed,
-        say=lambda line: typer.echo(line, err=True),
+        on_progress=lambda what, done, total: typer.echo(f"{what}: {done} of {total}", err=True),
     )
     if as_json:
         typer.echo(json.dumps(asdict(result), indent=2))

@@ -6,7 +6,7 @@ from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 
-from lipscale.certificates.certificate import certified_accuracy, epsilon_names
+from lipscale.certificates import certified_accuracy, epsilon_names
 from lipscale.certificates.robustness import RobustnessAt
 from lipscale.errors import UserError
 from lipscale.experiments.plan import Planned, Row, describe

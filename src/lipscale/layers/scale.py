@@ -88,4 +88,5 @@ class ScaledLayer(AtScale):
     def _fingerprint(self) -> tuple[Any, ...]:
         tensors = (*self.parameters(), self.sigma)
         # tensors made in inference mode have no version, and cannot be changed outside of it
-        return tuple((t.data_ptr(), None if t.is_inference() else t._version) for t in tensors)
+        versions = tuple((t.data_ptr(), None if t.is_inference() else t._version) for t in tensors)
+        return *versions, float(self.sigma)  # its value, too: versions miss what is written through .data

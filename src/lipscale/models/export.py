@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from lipscale.bounds import require_certifiable
+from lipscale.bounds import forget_cached_weights, is_plain_sequence, require_certifiable
 from lipscale.errors import UserError
 from lipscale.layers import (
     BatchCentering,
@@ -26,12 +26,26 @@ def export_plain(net: nn.Module) -> nn.Module:
     """The same function and the same bound without parametrizations: Conv2d and Linear with the weights in use.
 
     The scale and the centering are folded into weights and biases. `torch.export` and `torch.compile` take the result.
+
+    Args:
+        net: a network in evaluation mode, of torch.nn.Sequential and lipscale.layers. It is left as it is.
+
+    Returns:
+        A network in evaluation mode that shares nothing with `net`.
+
+    Example:
+        >>> import lipscale
+        >>> net = lipscale.models.mlp(3, 4, 8, depth=1).eval()
+        >>> lipscale.export_plain(net).head
+        Linear(in_features=8, out_features=3, bias=True)
     """
     require_certifiable(net)
-    return _plain(net).eval()
+    forget_cached_weights(net)
+    return plain_copy(net).eval()
 
 
-def _plain(module: nn.Module) -> nn.Module:
+def plain_copy(module: nn.Module) -> nn.Module:
+    """The plain twin of a module, with the weights that it works with now."""
     kind: Any = parametrize.type_before_parametrizations(module)
     if isinstance(module, OrthoConv2d) and kind is OrthoConv2d:  # a subclass may compute something else
         conv = nn.Conv2d(
@@ -48,11 +62,11 @@ def _plain(module: nn.Module) -> nn.Module:
         return _filled(linear, module.weight, module.scaled_bias())
     if isinstance(module, BatchCentering) and kind is BatchCentering:
         return Shift((module.scale * (module.bias - module.known_mean())).detach().clone())
-    if isinstance(module, nn.Sequential) and kind.forward is nn.Sequential.forward:
+    if isinstance(module, nn.Sequential) and is_plain_sequence(module):
         return _sequence(module)
     if kind in (ConvexResidual, Sum, Concatenate):
         twin = copy.copy(module)
-        twin._modules = {name: _plain(child) for name, child in module._modules.items() if child is not None}
+        twin._modules = {name: plain_copy(child) for name, child in module._modules.items() if child is not None}
         twin._parameters = {k: nn.Parameter(p.detach().clone()) for k, p in module._parameters.items() if p is not None}
         twin._buffers = {k: b.clone() for k, b in module._buffers.items() if b is not None}
         return twin
@@ -69,7 +83,7 @@ def _sequence(net: nn.Sequential) -> nn.Sequential:
     last: nn.Module | None = None
     for name, module in net._modules.items():
         assert module is not None
-        made = _plain(module)
+        made = plain_copy(module)
         # a convolution's bias acts on dimension 1, as a shift does; a linear layer's may not
         if isinstance(made, Shift) and type(last) is nn.Conv2d and last.bias is not None:
             last.bias.add_(made.shift)

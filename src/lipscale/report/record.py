@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lipscale import runs
 from lipscale._files import load_tensors
-from lipscale.certificates.certificate import certified_accuracy_curve
+from lipscale.certificates import certified_accuracy_curve
 from lipscale.certificates.robustness import AttackName, Robustness
 from lipscale.data import Preprocessing, Stored
 from lipscale.errors import UserError

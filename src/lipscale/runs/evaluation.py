@@ -3,15 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from lipscale.bounds import get_lipschitz, is_constrained
 from lipscale.calibration.temperature import fit_temperature
-from lipscale.certificates.certificate import ROUNDING_SAMPLES, certified_accuracy, certify
-from lipscale.data import Samples
-from lipscale.layers.evaluation import evaluation_mode
+from lipscale.certificates import certified_accuracy, prove
+from lipscale.data import Samples, as_input
 from lipscale.metrics import Scores, measure
-from lipscale.training.inference import predict_logits
+
+AT_ONCE = 4096  # samples in memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,16 +56,16 @@ class Evaluation:
 
 def evaluate(net: nn.Module, samples: Samples, *, epsilons: Sequence[float], calibration_size: int = 0) -> Evaluation:
     """Accuracy, calibration with its uncertainty, and certified accuracy of a network on labelled samples."""
-    with evaluation_mode(net):
-        logits, labels = predict_logits(net, samples), samples.labels.long()
-        certificate = certify(net, samples.largest(ROUNDING_SAMPLES))
+    proof, labels = prove(net, samples.inputs.shape[1:]), samples.labels.long()
+    certificates = [proof(as_input(chunk)) for chunk in samples.inputs.split(AT_ONCE)]
+    logits, radii = (torch.cat(parts) for parts in zip(*((c.logits, c.radius()) for c in certificates), strict=True))
     scores = measure(logits, labels, calibration_size=calibration_size)
     metrics = HeldOutMetrics(
         **vars(scores),
         temperature=fit_temperature(logits, labels),
         lipschitz_constant=get_lipschitz(net) if is_constrained(net) else None,
-        lipschitz_bound=certificate.bound,
-        certified_accuracy=certified_accuracy(certificate.radius(logits, labels), epsilons),
+        lipschitz_bound=proof.bound,
+        certified_accuracy=certified_accuracy(radii * (logits.argmax(1) == labels), epsilons),
         test_size=len(samples),
     )
-    return Evaluation(metrics, logits, labels, certificate.radius(logits))
+    return Evaluation(metrics, logits, labels, radii)

@@ -13,15 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipscale.certificates.certificate import certify
-from lipscale.data import TABLES, Preprocessing, Samples, as_input, encode, open_table, read_table
+from lipscale.certificates import certify
+from lipscale.data import TABLES, Preprocessing, as_input, encode, open_table, read_table
 from lipscale.data.arrays import load_array, load_arrays
 from lipscale.data.memory import require_memory
 from lipscale.data.pictures import quiet_pillow, read_picture
 from lipscale.errors import UserError
-from lipscale.layers.evaluation import evaluation_mode
 from lipscale.runs.run import Run
-from lipscale.training.inference import predict_logits
 
 log = logging.getLogger("lipscale")
 
@@ -41,18 +39,14 @@ class Prediction:
 
 def predict(run: Run, inputs: Tensor, sources: Sequence[str], *, epsilon: float | None = None) -> list[Prediction]:
     """Classify network inputs (N, *input_shape); `epsilon` asks for the certified range of each probability."""
-    inputs = inputs.to(next(run.net.parameters()).device)
-    samples = Samples(inputs, torch.zeros(len(inputs), device=inputs.device))
-    with evaluation_mode(run.net):
-        logits = predict_logits(run.net, samples)
-        certificate = certify(run.net, inputs)
-    probabilities, classes = torch.softmax(logits.double(), 1).max(1)
-    radii = certificate.radius(logits)
+    certificate = certify(run.net, inputs.to(next(run.net.parameters()).device))
+    probabilities, classes = torch.softmax(certificate.logits, 1).max(1)
+    radii = certificate.radius()
     rows = zip(sources, classes.tolist(), probabilities.tolist(), radii.tolist(), strict=True)
     answers = [Prediction(source, run.classes[c], p, r, run.preprocessing.unit) for source, c, p, r in rows]
     if epsilon is None:
         return answers
-    lower, upper = (end.tolist() for end in certificate.confidence(logits, epsilon))
+    lower, upper = (end.tolist() for end in certificate.confidence(epsilon))
     return [replace(a, lowest=lo, highest=hi) for a, lo, hi in zip(answers, lower, upper, strict=True)]
 
 

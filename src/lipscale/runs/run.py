@@ -10,7 +10,6 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
 from lipscale._files import load_tensors, save_tensors
-from lipscale.certificates.certificate import certify
 from lipscale.certificates.robustness import Attack, Robustness, attack_samples, measure_robustness
 from lipscale.data import Preprocessing, Samples, as_input
 from lipscale.errors import UnusableError, UserError
@@ -71,7 +70,8 @@ def load(folder: str | Path, *, device: str | None = None) -> Run:
     changed = [name for name, digest in fingerprints(folder).items() if trained_with.get(name) != digest]
     if changed:
         raise UnusableError(
-            f"{' and '.join(changed)} of {folder} is not what the network was trained with: put the old one back"
+            f"{' and '.join(changed)} of {folder} is not what the network of {MODEL} was trained with: "
+            "put the old one back"
         )
     load_network(net, tensors, folder / MODEL)
     net = net.eval().to(pick_device(device or settings.device))
@@ -128,7 +128,6 @@ def attack_run(
         epsilons=[eps for eps in epsilons or run.settings.epsilons if eps > 0],  # at zero there is nothing to attack
         attack=attack,
         box=box_of(run.preprocessing),
-        certificate=certify(run.net, as_input(attacked.inputs)),
         cache=lambda name: KeptTensors(run.folder / ATTACKS / name),
         on_progress=on_progress,
     )

@@ -77,6 +77,7 @@ def train(
     folder = new_folder(settings)  # only now: a run that cannot start leaves nothing behind
     with locked(folder):
         require_empty(folder)
+        remove_partials(folder)
         try:
             write_json(folder / DATA, about)
             write_json(folder / VERSIONS, _versions(parts.net))
@@ -124,7 +125,7 @@ def resume(
         classes, stored, digest = stored_data(folder)
         dataset, preprocessing = read_data(settings, stored=stored, classes=classes, data_dir=data_dir)
         parts = assemble(settings, dataset, preprocessing)
-        # an epoch is written to the history before its checkpoint: lines beyond the checkpoint are done again
+        # an epoch is written to the history after its checkpoint: a killed process may have left its line out
         lines = [_line(epoch) for epoch in saved_history(folder / CHECKPOINT)]
         changed = [part for part, found in _digest(dataset).items() if digest and digest.get(part) != found]
         if changed:

@@ -104,10 +104,11 @@ class SampleBatches(Batches):
 
 @dataclass(frozen=True)
 class LoaderBatches(Batches):
-    """What a DataLoader yields: its shuffling and its augmentation are its own."""
+    """What a DataLoader yields: its shuffling and its augmentation are its own; with a seed the order is ours."""
 
     loaders: tuple[DataLoader[Any], ...]
     device: torch.device | None = None
+    seed: int | None = None  # of loaders that were made here
 
     def __len__(self) -> int:
         try:
@@ -125,10 +126,17 @@ class LoaderBatches(Batches):
 
     def epoch(self, *purpose: str | int, augmented: bool = True) -> Iterator[Batch]:
         """Each loader once; there is no other way to draw from it."""
-        return self.in_order()
+        return self._drawn(*purpose)
 
     def in_order(self) -> Iterator[Batch]:
+        """Likewise."""
+        return self._drawn("in order")
+
+    def _drawn(self, *purpose: str | int) -> Iterator[Batch]:
         """Each loader once, every batch checked."""
+        if self.seed is not None:
+            for loader in self.loaders:
+                loader.generator.manual_seed(random_stream(self.seed, *purpose).initial_seed())
         count = 0
         for batch in chain(*self.loaders):
             count += 1
@@ -140,11 +148,9 @@ class LoaderBatches(Batches):
     def join(self, other: "LoaderBatches") -> "LoaderBatches":
         """One shuffled loader over both data sets where that can be; else one loader after the other."""
         loaders = (*self.loaders, *other.loaders)
-        first = loaders[0]
-        plain = (RandomSampler, SequentialSampler)
-        if first.batch_size is None or not all(isinstance(loader.sampler, plain) for loader in loaders):
-            return replace(self, loaders=loaders)
-        joined = _like(first, ConcatDataset([loader.dataset for loader in loaders]))
+        if not all(map(_is_plain, loaders)):
+            return replace(self, loaders=loaders, seed=None)
+        joined = _like(loaders[0], ConcatDataset([loader.dataset for loader in loaders]))
         return replace(self, loaders=(joined,))
 
     def to(self, device: torch.device) -> "LoaderBatches":
@@ -156,33 +162,33 @@ def batches_of(data: Any, *, batch_size: int, seed: int) -> Batches:
     """Batches of whatever a user has: batches, samples, a DataLoader or a Dataset."""
     if isinstance(data, Batches):
         return data
+    _require_samples(data)
     if isinstance(data, Samples):
         return SampleBatches(data, min(batch_size, len(data)), seed=seed)
     if isinstance(data, DataLoader):
         return LoaderBatches((data,))
     if not isinstance(data, Dataset) and not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
         raise UserError(f"expected a Dataset or DataLoader of (inputs, labels), got {type(data).__name__}")
-    if isinstance(data, Sized) and len(data) == 0:
-        raise UserError("the data set is empty")
     shuffle = not isinstance(data, IterableDataset)
-    generator = random_stream(seed, "loader")
-    return LoaderBatches((DataLoader(data, batch_size, shuffle=shuffle, generator=generator),))
+    loader = DataLoader(data, batch_size, shuffle=shuffle, generator=torch.Generator())
+    return LoaderBatches((loader,), seed=seed)
 
 
 def split_data(data: Any, fraction: float, *, seed: int) -> tuple[Any, Any]:
     """D_train and D_cal of whatever a user has; stratified where the labels are known without reading every sample."""
+    _require_samples(data)
     if isinstance(data, Samples):
         classes = tuple(map(str, range(int(data.labels.max()) + 1)))
         return split_calibration(data, fraction, seed=seed, classes=classes)
     if isinstance(data, DataLoader):
-        if not isinstance(data.dataset, Sized) or not isinstance(data.sampler, RandomSampler | SequentialSampler):
+        if not _is_plain(data):
             raise UserError("this data loader cannot be split: give a calibration set of its own")
         train_part, calibration_part = split_data(data.dataset, fraction, seed=seed)
         return _like(data, train_part), DataLoader(
             calibration_part, data.batch_size, num_workers=data.num_workers, collate_fn=data.collate_fn
         )
-    if not isinstance(data, Sized):
-        raise UserError("a data set without a length cannot be split: give a calibration set of its own")
+    if not isinstance(data, Sized) or isinstance(data, IterableDataset):
+        raise UserError("a data set without a length or without an order cannot be split: give a calibration set")
     labels = _known_labels(data)
     if labels is None:
         labels = torch.zeros(len(data), dtype=torch.long)
@@ -194,6 +200,20 @@ def split_data(data: Any, fraction: float, *, seed: int) -> tuple[Any, Any]:
     calibration, train = stratified(labels, count, seed=seed, stream="calibration")
     items: Any = data
     return Subset(items, train.tolist()), Subset(items, calibration.tolist())
+
+
+def _require_samples(data: Any) -> None:
+    if isinstance(data, Sized) and not isinstance(data, DataLoader) and len(data) == 0:
+        raise UserError("the data set is empty")
+
+
+def _is_plain(loader: DataLoader[Any]) -> bool:
+    """Whether a loader draws every sample of its data set once, in batches of one size: then another like it can."""
+    sampler = loader.sampler
+    if loader.batch_size is None or not isinstance(loader.dataset, Sized):
+        return False
+    whole = isinstance(sampler, RandomSampler) and not sampler.replacement and len(sampler) == len(loader.dataset)
+    return whole or isinstance(sampler, SequentialSampler)
 
 
 def _like(loader: DataLoader[Any], dataset: Any) -> DataLoader[Any]:

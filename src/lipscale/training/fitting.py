@@ -65,7 +65,7 @@ def fit(
         offset: Margin offset xi of the loss; larger is more robust, often less accurate.
         checkpoint: A file to save to after every epoch. Where it exists, training goes on from it.
         progress: Show a progress bar.
-        on_epoch: Called after every epoch.
+        on_epoch: Called after every epoch, once its checkpoint is saved.
         should_stop: Asked after every batch; a yes saves the checkpoint and raises StoppedError.
         box: The range of an input's values, for methods that attack training batches.
         settings: Anything else in `lipscale.training.TrainingSettings`: batch_size, learning_rate, seed, ...
@@ -88,9 +88,9 @@ def fit(
     with TrainingProgress(training.plan, training.settings) if progress else nullcontext() as display:
 
         def finish(epoch: Epoch) -> None:
-            on_epoch(epoch)
             if path is not None:
                 save_training(path, training)
+            on_epoch(epoch)
             if display is not None:
                 display(epoch)
 
@@ -124,13 +124,15 @@ def new_training(
     rate = chosen.learning_rate or default_learning_rate(chosen)
     resolved = chosen.model_copy(update={"learning_rate": rate, "batch_size": batch_size})
     device = next(net.parameters()).device
-    parts = [
-        None if part is None else batches_of(part, batch_size=batch_size, seed=chosen.seed).to(device)
-        for part in (train, calibration)
-    ]
-    assert parts[0] is not None
-    weights = _class_weights(net, parts[0], chosen)
-    return Training(net, parts[0], parts[1], resolved, class_weights=weights, box=box)
+    drawn = batches_of(train, batch_size=batch_size, seed=chosen.seed).to(device)
+    held_out: Batches | None = None
+    if calibration is not None:
+        held_out = batches_of(calibration, batch_size=batch_size, seed=chosen.seed).to(device)
+        if type(drawn) is not type(held_out):  # Phase II could not join them
+            kinds = f"{type(train).__name__} and {type(calibration).__name__}"
+            raise UserError(f"expected `train` and `calibration` in one form, got {kinds}")
+    weights = _class_weights(net, drawn, chosen)
+    return Training(net, drawn, held_out, resolved, class_weights=weights, box=box)
 
 
 def _class_weights(net: nn.Module, train: Batches, settings: TrainingSettings) -> Tensor | None:

@@ -35,6 +35,10 @@ class AffineCalibrator(Calibrator):
     scale: float  # the features are multiplied by this: 1 / T*
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
+        with torch.inference_mode(False), torch.enable_grad():  # the search differentiates, whoever calls it
+            self._search(logits.clone(), labels.clone())
+
+    def _search(self, logits: Tensor, labels: Tensor) -> None:
         temperature = positive_temperature(logits, labels)
         hopeless = math.isinf(temperature)  # no better than chance: only the biases can help at first
         self.scale = 1 / (float(logits.abs().max()) or 1.0) if hopeless else 1 / temperature
@@ -127,60 +131,37 @@ class Regression:
 
     def solve(self, *, gradient: float = GRADIENT) -> tuple[Tensor, Tensor]:
         """W (C, C) and b (C,) at the optimum, by a trust-region Newton method with exact products of the Hessian."""
-        free = self._joined(self.weight_penalty, self.bias_penalty).isfinite().flatten()
-        start = self._joined(self.start, torch.zeros_like(self.bias_penalty)).flatten()
-
-        def whole(values: np.ndarray, base: Tensor) -> Tensor:
-            found = base.clone()
-            found[free] = torch.from_numpy(values).to(base)
-            return found.view(len(self.start), -1)
+        penalty = torch.cat((self.weight_penalty.flatten(), self.bias_penalty))
+        start = torch.cat((self.start.flatten(), torch.zeros_like(self.bias_penalty)))
+        free = penalty.isfinite().nonzero().squeeze(1)
+        at = slope = start[free]  # the last point, and the gradient there with its graph
 
         def value_and_slope(values: np.ndarray) -> tuple[float, np.ndarray]:
-            value, slope = self.value_and_slope(whole(values, start))
-            return value, slope.flatten()[free].cpu().numpy()
+            nonlocal at, slope
+            at = torch.tensor(values, dtype=start.dtype, device=start.device, requires_grad=True)
+            value = self.value(*self._split(start.scatter(0, free, at)))
+            (slope,) = torch.autograd.grad(value, at, create_graph=True)
+            return float(value.detach()), slope.detach().cpu().numpy()
 
         def curvature(values: np.ndarray, along: np.ndarray) -> np.ndarray:
-            product = self.curvature(whole(values, start), whole(along, torch.zeros_like(start)))
-            return product.flatten()[free].cpu().numpy()
+            if not np.array_equal(at.detach().cpu().numpy(), values):
+                value_and_slope(values)  # a step was rejected: back to where it started
+            (product,) = torch.autograd.grad(slope, at, torch.from_numpy(along).to(start), retain_graph=True)
+            return product.cpu().numpy()
 
+        options = {"gtol": gradient, "maxiter": 1000}
         found = minimize(
-            value_and_slope,
-            start[free].cpu().numpy(),
-            jac=True,
-            hessp=curvature,
-            method="trust-ncg",
-            options={"gtol": gradient, "maxiter": 1000},
+            value_and_slope, at.cpu().numpy(), jac=True, hessp=curvature, method="trust-ncg", options=options
         )
-        parameters = whole(found.x, start)
-        return parameters[:, :-1], parameters[:, -1]
+        return self._split(start.scatter(0, free, torch.from_numpy(found.x).to(start)))
 
-    def value_and_slope(self, parameters: Tensor) -> tuple[float, Tensor]:
-        """The objective at (W, b), (C, C + 1), and its gradient."""
-        logs = self._outputs(parameters).log_softmax(1)  # (N, C)
-        truth = self.labels.unsqueeze(1)
-        penalty, distance = self._finite_penalty, parameters - self._joined(self.start, 0 * self.bias_penalty)
-        value = -logs.gather(1, truth).mean() + (penalty * distance.square()).sum()
-        error = logs.exp().scatter_add_(1, truth, torch.full_like(logs[:, :1], -1.0))  # p - onehot(y)
-        return float(value), self._gathered(error) + 2 * penalty * distance
+    def value(self, weight: Tensor, bias: Tensor) -> Tensor:
+        """The objective at (W, b)."""
+        logits = self.features @ weight.T + bias
+        nll = logits.logsumexp(1).mean() - logits.gather(1, self.labels.unsqueeze(1)).mean()
+        penalties = (self.weight_penalty, weight - self.start), (self.bias_penalty, bias)
+        return nll + sum((cost.nan_to_num(posinf=0.0) * off.square()).sum() for cost, off in penalties)
 
-    def curvature(self, parameters: Tensor, along: Tensor) -> Tensor:
-        """The Hessian at (W, b) times a direction, (C, C + 1)."""
-        p = self._outputs(parameters).softmax(1)
-        moved = self._outputs(along)
-        moved = p * (moved - (p * moved).sum(1, keepdim=True))  # (diag(p) - p p^T) times the logits' direction
-        return self._gathered(moved) + 2 * self._finite_penalty * along
-
-    @property
-    def _finite_penalty(self) -> Tensor:
-        return self._joined(self.weight_penalty, self.bias_penalty).nan_to_num(posinf=0.0)
-
-    def _outputs(self, parameters: Tensor) -> Tensor:
-        return self.features @ parameters[:, :-1].T + parameters[:, -1]
-
-    def _gathered(self, by_logit: Tensor) -> Tensor:
-        """A derivative by the logits, (N, C), as the mean derivative by (W, b), (C, C + 1)."""
-        return self._joined(by_logit.T @ self.features, by_logit.sum(0)) / len(self.labels)
-
-    @staticmethod
-    def _joined(weight: Tensor, bias: Tensor) -> Tensor:
-        return torch.cat((weight, bias.unsqueeze(1)), 1)
+    def _split(self, parameters: Tensor) -> tuple[Tensor, Tensor]:
+        weight, bias = parameters.split((self.start.numel(), len(self.start)))
+        return weight.view_as(self.start), bias

@@ -16,7 +16,23 @@ class Calibrator(ABC):
     _classes: int | None = None  # of the logits that it was fitted on
 
     def fit(self, logits: Tensor, labels: Tensor) -> Self:
-        """Fit on the calibration set: logits (N, C) and labels (N,), N >= 1."""
+        """Fit on a calibration set that the network never trained on.
+
+        Args:
+            logits: (N, C) with N >= 1, a tensor or an array.
+            labels: (N,), integers.
+
+        Returns:
+            The calibrator itself.
+
+        Example:
+            >>> import torch
+            >>> from lipscale.calibration.posthoc import TemperatureScaling
+            >>> logits, labels = torch.tensor([[9.0, 0.0]] * 4), torch.tensor([0, 0, 0, 1])
+            >>> fitted = TemperatureScaling().fit(logits, labels)
+            >>> [round(p, 3) for p in fitted.transform(logits).softmax(1)[0].tolist()]
+            [0.75, 0.25]
+        """
         logits, labels = torch.as_tensor(logits), torch.as_tensor(labels)  # numpy's arrays are welcome
         if logits.ndim != 2 or labels.shape != logits.shape[:1] or len(labels) == 0 or logits.shape[1] < 2:
             shapes = f"logits {tuple(logits.shape)} and labels {tuple(labels.shape)}"
@@ -32,7 +48,14 @@ class Calibrator(ABC):
         return self
 
     def transform(self, logits: Tensor) -> Tensor:
-        """Calibrated logits (N, C) in float64: their softmax are the calibrated probabilities."""
+        """Calibrate logits of the same network.
+
+        Args:
+            logits: (N, C), with the number of classes that it was fitted on.
+
+        Returns:
+            Calibrated logits (N, C) in float64: their softmax are the calibrated probabilities.
+        """
         logits = torch.as_tensor(logits)
         if self._classes is None:
             raise UserError(f"{type(self).__name__} is not fitted: call fit(logits, labels) first")

@@ -20,14 +20,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import type_before_parametrizations
 
-from lipscale.bounds import Walk, matrix_norm
+from lipscale.bounds import Walk, is_plain_sequence, matrix_norm
 from lipscale.bounds.norms import padding_factor, split_phases
 from lipscale.bounds.torch_rules import geometry
 from lipscale.layers import (
+    BatchCentering,
     Concatenate,
     ConvexResidual,
     GroupSort2,
     L2NormPool2d,
+    OrthoConv2d,
+    OrthoLinear,
     PadToMultiple,
     Scale,
     Shift,
@@ -106,7 +109,7 @@ def forward_error(net: nn.Module, walk: Walk, dtype: torch.dtype) -> Affine:
 
 def _through(module: nn.Module, values: Values, walk: Walk, unit: float) -> Values:
     """The values behind a module."""
-    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
+    if isinstance(module, nn.Sequential) and is_plain_sequence(module):
         for child in module:
             values = _through(child, values, walk, unit)
         return values
@@ -149,35 +152,56 @@ def _pixels(module: nn.Module, walk: Walk) -> float:
     return math.inf if shape is None else math.sqrt(math.prod(shape[1:]))
 
 
-def _linear(layer: nn.Linear, walk: Walk, unit: float) -> Layer:
-    bias = 0.0 if layer.bias is None else float(layer.bias.detach().double().norm())
-    error = gamma(layer.in_features + 1, unit)
+def _bias(layer: Any) -> float:
+    """The norm of the bias in use."""
+    bias = layer.scaled_bias() if isinstance(layer, OrthoLinear | OrthoConv2d) else layer.bias
+    return 0.0 if bias is None else float(bias.detach().double().norm())
+
+
+def _linear(layer: Any, walk: Walk, unit: float) -> Layer:
+    error, bias = gamma(layer.in_features + 2, unit), _bias(layer)
     return Layer(walk(layer), bias, error * matrix_norm(layer.weight.detach().abs()), error * bias)
 
 
-def _conv(layer: nn.Conv2d, walk: Walk, unit: float) -> Layer:
+def _conv(layer: Any, walk: Walk, unit: float) -> Layer:
     """|K| has its largest response at frequency zero, so its norm is that of the sum of its taps."""
-    where, kernels = geometry(layer, walk), layer.weight.detach().double().abs().chunk(layer.groups)
-    taps = (split_phases(kernel, where["stride"]).sum((2, 3)) for kernel in kernels)
-    extent = tuple((k - 1) * d + 1 for k, d in zip(layer.kernel_size, layer.dilation, strict=True))
-    padding = {name: where[name] for name in ("stride", "padding", "padding_mode", "size")}
-    largest = max(map(matrix_norm, taps)) * padding_factor(extent, **padding)  # type: ignore[arg-type]
-    bias = 0.0 if layer.bias is None else float(layer.bias.detach().double().norm()) * _output_pixels(where, extent)
-    error = gamma(layer.weight[0].numel() + 1, unit)
+    where = _geometry(layer, walk)
+    weight = layer.weight.detach().double().abs()
+    taps = (split_phases(kernel, where["stride"]).sum((2, 3)) for kernel in weight.chunk(where.pop("groups")))
+    largest = max(map(matrix_norm, taps)) * padding_factor(**where)
+    bias, error = _bias(layer) * _output_pixels(where), gamma(weight[0].numel() + 2, unit)
     return Layer(walk(layer), bias, error * largest, error * bias)
 
 
-def _output_pixels(where: dict[str, Any], extent: tuple[int, ...]) -> float:
+def _geometry(layer: Any, walk: Walk) -> dict[str, Any]:
+    """Extent, stride, padding, input size and groups of a 2-d convolution, torch's or ours."""
+    if isinstance(layer, OrthoConv2d):
+        shape, pads = walk.shape(layer), (layer.padding, layer.padding)
+        where: dict[str, Any] = {"stride": (layer.stride,) * 2, "padding": (pads, pads), "padding_mode": "zeros"}
+        # it refuses the sizes on which circular padding is not circulant
+        return {**where, "size": shape and shape[1:], "extent": (layer.kernel_size,) * 2, "groups": 1}
+    where = geometry(layer, walk)
+    extent = tuple((k - 1) * d + 1 for k, d in zip(layer.kernel_size, where.pop("dilation"), strict=True))
+    return {**where, "extent": extent, "groups": layer.groups}
+
+
+def _output_pixels(where: dict[str, Any]) -> float:
     """sqrt(H' W') of a convolution's outputs."""
     if where["size"] is None:
         return math.inf
-    sides = zip(where["size"], where["padding"], extent, where["stride"], strict=True)
+    sides = zip(where["size"], where["padding"], where["extent"], where["stride"], strict=True)
     return math.sqrt(math.prod((size + sum(pads) - width) // stride + 1 for size, pads, width, stride in sides))
 
 
 def _shift(layer: Shift, walk: Walk, unit: float) -> Layer:
     size = float(layer.shift.double().norm()) * _pixels(layer, walk)
     return Layer(1.0, size, unit, unit * size)
+
+
+def _centering(layer: BatchCentering, walk: Walk, unit: float) -> Layer:
+    parts = layer.scale.double() * torch.stack((layer.bias.detach(), layer.known_mean())).double()
+    size = float(parts.norm(dim=1).sum()) * _pixels(layer, walk)
+    return Layer(1.0, size, unit, 4 * unit * size)
 
 
 def _standardise(layer: Standardise, walk: Walk, unit: float) -> Layer:
@@ -221,7 +245,10 @@ def _at_zero(layer: nn.Module, walk: Walk) -> float:
 # the first that a module is an instance of
 RULES: dict[type[nn.Module], Callable[[Any, Walk, float], Layer]] = {
     nn.Linear: _linear,
+    OrthoLinear: _linear,
     nn.Conv2d: _conv,
+    OrthoConv2d: _conv,
+    BatchCentering: _centering,
     Shift: _shift,
     Standardise: _standardise,
     L2NormPool2d: _norm_pool,

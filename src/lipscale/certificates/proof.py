@@ -1,0 +1,141 @@
+"""Prove what holds for every input of a network: its bound, the constants of pairs of classes, the rounding error."""
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from lipscale.bounds import Walk, is_constrained, is_plain_sequence
+from lipscale.certificates.certificate import Certificate
+from lipscale.certificates.forward_error import Affine, forward_error
+from lipscale.errors import UserError
+from lipscale.layers import OrthoLinear, batch_means, evaluation_mode
+from lipscale.models.export import plain_copy
+
+AT_ONCE = 512  # samples
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What is proven about a network, made once for a set of weights; called with inputs it certifies them."""
+
+    net: nn.Module  # the one that answers, in the arithmetic that is certified
+    dtype: torch.dtype
+    bound: float  # the Lipschitz constant B
+    pairwise: Tensor  # (C, C), see Certificate
+    error: Affine  # of the arithmetic
+
+    @torch.no_grad()
+    def __call__(self, inputs: Tensor) -> Certificate:
+        """The certificate of inputs (N, ...): each row by itself."""
+        if inputs.dtype not in (torch.float32, torch.float64):
+            raise UserError(f"certificates need float32 or float64 inputs, got {inputs.dtype}")
+        if not inputs.isfinite().all():
+            raise UserError("the inputs are not finite: no certificate is possible")
+        logits = [self.net(chunk.to(self.dtype)).double() for chunk in inputs.split(AT_ONCE)]
+        norms = [chunk.flatten(1).double().norm(dim=1) for chunk in inputs.split(AT_ONCE)]
+        empty = torch.zeros(0, len(self.pairwise), dtype=torch.float64, device=inputs.device)
+        return Certificate(
+            self.bound, self.pairwise, torch.cat([empty, *logits]), torch.cat([empty[:, 0], *norms]), self.error
+        )
+
+
+@torch.no_grad()
+def prove(
+    net: nn.Module,
+    input_shape: Sequence[int],
+    *,
+    dtype: torch.dtype = torch.float64,
+    even_unconstrained: bool = False,
+) -> Proof:
+    """Certify a network, from its weights as they are; `certify` does so and certifies inputs at once.
+
+    Args:
+        net: The network, in any mode; it is certified in evaluation, and left in the mode that it came in.
+        input_shape: (C, H, W) or (F,).
+        dtype: The arithmetic that answers. In float64 the network with these very weights is off by some 1e-10, which
+            costs no radius. In float32 the same proof holds for `net` itself, at the price of what float32 may do in
+            the worst case: little for small MLPs, most of the radius for convolutional networks.
+        even_unconstrained: Compose a bound also where no layer carries a constant, as in an exported network or one of
+            other libraries' layers. By default nothing is proven about such a network: a product of ordinary layers'
+            norms is so large that its radii say nothing.
+
+    Returns:
+        The proof. It holds until the weights change.
+
+    Example:
+        >>> import lipscale, torch
+        >>> from lipscale.certificates import prove
+        >>> proof = prove(lipscale.models.mlp(3, 4, 8), (4,))
+        >>> proof(torch.rand(5, 4)).radius().shape
+        torch.Size([5])
+    """
+    if dtype not in (torch.float32, torch.float64):
+        raise UserError(f"expected torch.float32 or torch.float64, got {dtype}")
+    shape = tuple(input_shape)
+    with evaluation_mode(net):
+        answering = _in_float64(net) if dtype == torch.float64 else copy.deepcopy(net).to(dtype)
+        like = next(chain(answering.parameters(), answering.buffers()), torch.zeros((), dtype=dtype))
+        if not (even_unconstrained or is_constrained(net)):
+            with batch_means(answering):
+                classes = answering(like.new_zeros(2, *shape)).shape[1]
+            pairwise = torch.full((classes, classes), math.inf, dtype=torch.float64, device=like.device)
+            return Proof(answering, dtype, math.inf, pairwise.fill_diagonal_(0.0), Affine(0.0, 0.0))
+        walk = Walk.over(answering, shape)
+        bound = walk(answering)
+        classes = walk.outputs(answering)[0]
+        generic = torch.full((classes, classes), math.sqrt(2) * bound, dtype=torch.float64, device=like.device)
+        error = forward_error(answering, walk, dtype)
+        return Proof(answering, dtype, bound, _with_head(answering, walk, generic), error)
+
+
+def certify(
+    net: nn.Module, inputs: Tensor, *, dtype: torch.dtype = torch.float64, even_unconstrained: bool = False
+) -> Certificate:
+    """Certify a network's answers: radii and confidences that no small change of an input can undo.
+
+    Args:
+        net: The network, in any mode; it is certified in evaluation, and left in the mode that it came in.
+        inputs: (N, ...), each row certified by itself.
+        dtype: The arithmetic that answers, see `lipscale.certificates.prove`.
+        even_unconstrained: See there, too.
+
+    Returns:
+        The certificate: the network's logits in float64, and what is proven about them.
+
+    Example:
+        >>> import lipscale, torch
+        >>> net = lipscale.models.mlp(3, 4, 8)
+        >>> certificate = lipscale.certify(net, torch.rand(5, 4))
+        >>> lower, upper = certificate.confidence(epsilon=0.1)
+        >>> certificate.radius().shape, bool((lower < upper).all())
+        (torch.Size([5]), True)
+    """
+    if inputs.ndim < 2:
+        raise UserError(f"expected inputs (N, ...), got {tuple(inputs.shape)}")
+    return prove(net, inputs.shape[1:], dtype=dtype, even_unconstrained=even_unconstrained)(inputs)
+
+
+def _in_float64(net: nn.Module) -> nn.Module:
+    """The network in double precision: with the very weights in use where it can be exported, else its own copy."""
+    try:
+        return plain_copy(net).eval().double()
+    except UserError:
+        return copy.deepcopy(net).double()
+
+
+def _with_head(net: nn.Module, walk: Walk, pairwise: Tensor) -> Tensor:
+    """The tighter constants of pairs behind a linear head, where the network ends in one."""
+    if not isinstance(net, nn.Sequential) or not is_plain_sequence(net) or len(net) == 0:
+        return pairwise
+    *features, head = net
+    if type(head) not in (nn.Linear, OrthoLinear):
+        return pairwise
+    weight = cast(Tensor, head.weight).detach().double()
+    rows = (weight.unsqueeze(1) - weight.unsqueeze(0)).norm(dim=2)  # ||w_k - w_j||
+    return torch.minimum(pairwise, rows.to(pairwise.device) * math.prod(map(walk, features)) * (1 + 1e-11))

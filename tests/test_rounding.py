@@ -1,0 +1,154 @@
+"""The certificate holds in the arithmetic that computes it: its error is bounded, and tight samples do not break."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from lipscale import certify, estimate_means, models, set_lipschitz
+from lipscale.certificates import prove
+from lipscale.certificates.forward_error import Affine, forward_error, gamma
+from lipscale.layers import Shift, Standardise
+
+
+def built(name: str, constant: float, seed: int = 0) -> tuple[nn.Module, tuple[int, ...]]:
+    """A network at L, and the shape of its inputs."""
+    torch.manual_seed(seed)
+    nets = {
+        "linear": (lambda: models.mlp(2, 32, 2, depth=1), (32,)),
+        "mlp": (lambda: models.mlp(10, (1, 8, 8), 64, mean=[0.3]), (1, 8, 8)),
+        "narrow mlp": (lambda: models.mlp(2, 64, 8), (64,)),
+        "convnet": (lambda: models.convnet(10, 1, 4, mean=[0.3]), (1, 12, 12)),
+        "resnet18": (lambda: models.resnet18(10, 3, 4, mean=[0.5] * 3), (3, 16, 16)),
+    }
+    make, shape = nets[name]
+    net = make()
+    for parameter in net.parameters():  # biases start at zero, which hides their part
+        if parameter.ndim == 1:
+            nn.init.normal_(parameter, std=0.1)
+    set_lipschitz(net, constant)
+    estimate_means(net.eval(), [torch.rand(16, *shape)])
+    return net, shape
+
+
+NETS = ["linear", "mlp", "narrow mlp", "convnet", "resnet18"]
+
+
+@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_no_forward_pass_is_farther_off_than_its_bound(name, scale):
+    net, shape = built(name, 5.0)
+    proof = prove(net, shape, dtype=torch.float32)
+    x = scale * torch.randn(32, *shape)
+    exact = prove(net, shape)(x).logits
+    # the float64 network folds centering into biases in float32: that is a rounding, too, and within the bound
+    off = (net(x).detach().double() - exact).norm(dim=1)
+    bound = proof.error.at(x.flatten(1).double().norm(dim=1))
+    assert (off <= bound).all()
+    assert (bound < 0.5 * (1 + 5.0 * x.flatten(1).double().norm(dim=1))).all()  # and it says something
+
+
+def test_the_error_of_a_sum_is_reached_up_to_a_constant():
+    """A worst case for summation: the bound is no more than some ten times what can happen."""
+    n = 2**15
+    layer = nn.Sequential(nn.Linear(n, 2, bias=False)).eval()
+    nn.init.constant_(layer[0].weight, 1 / math.sqrt(n))
+    proof = prove(layer, (n,), dtype=torch.float32, even_unconstrained=True)
+    assert proof.error.slope == pytest.approx(math.sqrt(2) * gamma(n + 2, 2**-24), rel=1e-3)
+
+
+def test_the_parts_of_the_bound_by_hand():
+    net = nn.Sequential(Standardise([0.5, 0.5]), Shift(torch.tensor([3.0, 4.0]))).eval()
+    proof = prove(net, (2,), dtype=torch.float32, even_unconstrained=True)
+    u = 2**-24
+    # subtraction and division: 3 u (||x|| + ||mean||); then the shift: u (what came before + ||shift||)
+    expected = Affine(3 * u + u, 3 * u * math.sqrt(0.5) + u * math.sqrt(0.5) + u * 5)
+    assert proof.error.slope == pytest.approx(expected.slope, rel=1e-4)
+    assert proof.error.offset == pytest.approx(expected.offset, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_in_float64_it_costs_no_radius(name):
+    net, shape = built(name, 128.0)
+    certificate = certify(net, torch.rand(16, *shape))
+    assert (certificate.error.at(certificate.norms) < 1e-6).all()
+
+
+def towards_the_boundary(proof, x: torch.Tensor, radius: torch.Tensor) -> torch.Tensor:
+    """Points at just under the radius, in the direction in which the runner-up gains most, in float32."""
+    exact = prove_twin(proof)
+    points = x.double().requires_grad_()
+    top = exact(points).topk(2, 1)
+    (gradient,) = torch.autograd.grad((top.values[:, 0] - top.values[:, 1]).sum(), points)
+    direction = -gradient / gradient.flatten(1).norm(dim=1).view(-1, *[1] * (x.ndim - 1))
+    step = radius.view(-1, *[1] * (x.ndim - 1)) * direction
+    found = (x.double() + step).float()
+    # rounding x' to float32 may take it out of the ball: step back until it is inside
+    for _ in range(60):
+        outside = (found.double() - x.double()).flatten(1).norm(dim=1) >= radius
+        if not outside.any():
+            break
+        step = torch.where(outside.view(-1, *[1] * (x.ndim - 1)), step * (1 - 1e-6), step)
+        found = (x.double() + step).float()
+    inside = (found.double() - x.double()).flatten(1).norm(dim=1) < radius
+    return found[inside], inside
+
+
+def prove_twin(proof) -> nn.Module:
+    return copy.deepcopy(proof.net).double()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", ["linear", "narrow mlp", "mlp"])
+@pytest.mark.parametrize("constant", [0.01, 0.1, 1.0, 10.0, 128.0])
+def test_tight_samples_hold_one_by_one_in_grey_batches_and_beside_outliers(name, constant, dtype):
+    attacked = 0
+    for seed in range(4):
+        net, shape = built(name, constant, seed)
+        proof = prove(net, shape, dtype=dtype)
+        grey = 0.3 + 1e-4 * torch.randn(8, *shape)
+        outlier = torch.cat((1e6 * torch.ones(1, *shape), torch.rand(7, *shape)))
+        for x in (*torch.rand(24, 1, *shape), grey, outlier, torch.rand(64, *shape)):
+            certificate = proof(x)
+            radius = certificate.radius()
+            keep = radius > 0
+            if not keep.any():
+                continue
+            points, inside = towards_the_boundary(proof, x[keep], radius[keep])
+            if len(points) == 0:
+                continue
+            before = certificate.logits[keep][inside].argmax(1)
+            with torch.no_grad():
+                after = proof.net(points.to(dtype)).argmax(1)
+            assert torch.equal(before, after)
+            attacked += len(points)
+    assert attacked > 100
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_rows_radius_does_not_depend_on_its_neighbours(dtype):
+    net, shape = built("mlp", 8.0)
+    proof = prove(net, shape, dtype=dtype)
+    x = torch.rand(20, *shape)
+    alone = torch.cat([proof(row).radius() for row in x.split(1)])
+    beside = proof(torch.cat((x, 1e6 * torch.ones(3, *shape), 0.3 * torch.ones(8, *shape)))).radius()[:20]
+    torch.testing.assert_close(alone, beside, rtol=1e-5, atol=1e-7)
+
+
+def test_an_unknown_module_is_taken_to_be_far_off_and_an_unseen_one_to_prove_nothing():
+    class Odd(nn.Module):
+        def forward(self, x):
+            return x / 2
+
+    from lipscale import register_rule
+    from lipscale.bounds.walk import RULES, Walk
+
+    register_rule(Odd, lambda module, bound: 0.5)
+    try:
+        net = nn.Sequential(Odd(), nn.Linear(3, 2)).eval()
+        assert forward_error(net, Walk.over(net, (3,)), torch.float32).slope > 1e-2
+        assert forward_error(net, Walk.over(net, (3,)), torch.float64).slope < 1e-9
+    finally:
+        del RULES[Odd]
