@@ -37,7 +37,7 @@ from lipscale.layers.kernel import compose
 from lipscale.layers.linear import FrameMatrix
 from lipscale.layers.orthogonal import exact_orthonormal, orthonormal
 from lipscale.layers.reference import PeerKernel, PeerMatrix
-from lipscale.models import UNCONSTRAINED, convnet, mlp, resnet18
+from lipscale.models import LIPSCHITZ, UNCONSTRAINED, convnet, mlp, resnet18
 
 SHAPES = [
     (3, 8, 3, 1),
@@ -512,6 +512,26 @@ class TestEstimatedMeans:
         changed = {k for k, v in net.state_dict().items() if not torch.equal(before[k], v)}
         assert changed == {"1.mean", "4.mean", "1.num_batches_tracked", "4.num_batches_tracked"}
         assert not any(module.training for module in net.modules())
+        assert all(module._collected is None for module in (net[1], net[4]))
+
+    @pytest.mark.parametrize("parts", [LIPSCHITZ, UNCONSTRAINED], ids=["constrained", "twin"])
+    def test_a_network_in_training_is_put_into_evaluation_meanwhile(self, parts):
+        net, batches = convnet(3, 1, 4, parts=parts), [torch.rand(4, 1, 8, 8) for _ in range(3)]
+        for x in batches:
+            net.train()(x)
+        other = copy.deepcopy(net).eval()
+        net.conv2.eval()  # frozen by its owner
+        modes = [module.training for module in net.modules()]
+        estimate_means(net, batches)
+        estimate_means(other, batches)
+        assert [module.training for module in net.modules()] == modes
+        found = net.state_dict()
+        assert all(torch.equal(value, found[name]) for name, value in other.state_dict().items())
+
+    def test_batches_with_labels_are_named(self):
+        net = deep().eval()
+        with pytest.raises(UserError, match="batches of network inputs, without labels, got a tuple"):
+            estimate_means(net, [(torch.rand(4, 2, 6, 6), torch.zeros(4))])
         assert all(module._collected is None for module in (net[1], net[4]))
 
     def test_within_batch_means_evaluation_does_what_training_does(self):

@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from lipscale import _processes as processes
 from lipscale.errors import UserError
 from lipscale.layers.affine import per_channel
+from lipscale.layers.evaluation import evaluation_mode
 from lipscale.layers.scale import AtScale
 from lipscale.layers.tracing import is_traced
 
@@ -105,13 +106,13 @@ def batch_means(net: nn.Module) -> Iterator[list[BatchCentering]]:
 
 @torch.no_grad()
 def estimate_means(net: nn.Module, batches: Iterable[Tensor]) -> None:
-    """Set every centering mean of a network in evaluation to its exact average over training batches.
+    """Set every centering mean to its exact average over training batches, in evaluation.
 
     While it estimates, each layer subtracts the batch's own mean, as in training, so that one pass serves all depths.
     Batch normalisation, in unconstrained networks, gets its means and variances in the same pass.
 
     Args:
-        net: The network, in evaluation mode.
+        net: The network; every module ends in the mode that it came in.
         batches: Network inputs; some 50 training batches are plenty. A network without such layers draws none.
 
     Example:
@@ -122,11 +123,13 @@ def estimate_means(net: nn.Module, batches: Iterable[Tensor]) -> None:
         torch.Size([2, 10])
     """
     normalisations = [m for m in net.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
-    with batch_means(net) as layers:
-        if not layers and not normalisations:
-            return
+    if not normalisations and not any(isinstance(m, BatchCentering) for m in net.modules()):
+        return
+    with evaluation_mode(net), batch_means(net) as layers:
         with _averaging(normalisations):
             for batch in batches:
+                if not isinstance(batch, Tensor):
+                    raise UserError(f"expected batches of network inputs, without labels, got a {type(batch).__name__}")
                 net(batch)
         for layer in layers:
             if layer._collected:
