@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from lipscale.experiments.plan import Planned
 from lipscale.metrics.summary import Intervals
 from lipscale.runs.evaluation import Metrics
-from lipscale.runs.settings import Settings
+from lipscale.settings import Settings
 
 TINY = {"data": "digits", "model": "mlp", "width": 8, "depth": 1, "epochs": 2, "limit": 300, "device": "cpu"}
 

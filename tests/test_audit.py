@@ -88,7 +88,7 @@ def test_a_violation_is_exit_code_one(tmp_path, monkeypatch):
 
     from lipscale.cli import app
     from lipscale.runs import train
-    from lipscale.runs.settings import Settings
+    from lipscale.settings import Settings
 
     train(Settings(limit=300, epochs=1, phase2_epochs=0, width=8, out=tmp_path / "r", device="cpu"))
     monkeypatch.setattr("lipscale.bounds.Walk.__call__", lambda self, module: 1e-6)

@@ -4,7 +4,8 @@ import pytest
 
 from lipscale.errors import UserError
 from lipscale.experiments import RECIPES
-from lipscale.runs.settings import Settings, as_yaml, make_settings, read_settings, replace
+from lipscale.runs.settings_file import as_yaml, read_settings
+from lipscale.settings import Settings, replace
 
 
 def test_the_defaults_are_the_papers_where_it_says():
@@ -30,12 +31,12 @@ def test_yaml_round_trip(tmp_path):
     settings = replace(Settings(), data="cifar10", offset=3, out=tmp_path / "x", epsilons=(0.1, 36 / 255))
     (tmp_path / "s.yaml").write_text(as_yaml(settings))
     values, _ = read_settings(tmp_path / "s.yaml")
-    assert make_settings(values) == settings
+    assert Settings.checked(values) == settings
 
 
 @pytest.mark.parametrize(("given", "expected"), [("0.1,36/255", (0.1, 36 / 255)), (0.5, (0.5,)), (["1/4"], (0.25,))])
 def test_epsilons_may_be_fractions(given, expected):
-    assert make_settings({"epsilons": given}).epsilons == expected
+    assert Settings.checked({"epsilons": given}).epsilons == expected
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ def test_errors_name_the_place(tmp_path, text, message):
     path.write_text(text)
     with pytest.raises(UserError, match=message):
         values, place = read_settings(path)
-        make_settings(values, place=place)
+        Settings.checked(values, place=place)
 
 
 def test_a_missing_file_is_named(tmp_path):

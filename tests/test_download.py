@@ -1,35 +1,36 @@
 """`lipscale data get` against a local server that misbehaves in every way, and archives that try to get out."""
 
 import contextlib
-import gzip
 import hashlib
 import http.server
 import io
+import os
 import re
 import socket
 import stat
 import tarfile
 import threading
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from conftest import lipscale
-from lipscale.data import download
-from lipscale.data.download import DOWNLOADS, Download, File, fetch, get
-from lipscale.data.unpack import Limits, unpack
+from lipscale.data import READERS, download
+from lipscale.data.download import fetch, get
+from lipscale.data.registry import KnownSet
 from lipscale.errors import UserError
 
 BODY = np.random.default_rng(0).integers(0, 256, 300_000, dtype=np.uint8).tobytes()
-FILE = File("set.bin", hashlib.sha256(BODY).hexdigest(), 400_000)
+SHA256 = hashlib.sha256(BODY).hexdigest()
 
 
 class Server:
-    """Serves one body, in one of many bad manners, and remembers what it was asked."""
+    """Serves one body, in one of many bad manners, one for each request if it is a list."""
 
     def __init__(self):
-        self.body, self.manner, self.ranges = BODY, "good", []
+        self.body, self.manner = BODY, "good"
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -44,29 +45,15 @@ class Server:
         self.url = f"http://127.0.0.1:{self.http.server_port}/"
 
     def answer(self, request):
-        found = re.match(r"bytes=(\d+)-", request.headers.get("Range", ""))
-        start = int(found.group(1)) if found else 0
-        self.ranges.append(start)
         manner = self.manner.pop(0) if isinstance(self.manner, list) else self.manner
-        if manner == "error":
-            request.send_error(503)
-            return
-        if manner == "missing":
-            request.send_error(404)
+        if manner in ("error", "missing"):
+            request.send_error(503 if manner == "error" else 404)
             return
         if manner == "hang up":
             request.connection.shutdown(socket.SHUT_RDWR)
             return
-        if manner == "no resume" or not found:
-            start = 0
-        if start and start >= len(self.body):
-            request.send_error(416)
-            return
-        body = self.body[start:]
-        request.send_response(206 if start else 200)
-        if start:
-            told = start + (1000 if manner == "another range" else 0)
-            request.send_header("Content-Range", f"bytes {told}-{len(self.body) - 1}/{len(self.body)}")
+        body = self.body
+        request.send_response(200)
         length = {"says more": len(body) + 5000, "says less": len(body) - 5000, "says huge": 10**15}.get(
             manner, len(body)
         )
@@ -94,70 +81,51 @@ def server():
 def _no_waiting(monkeypatch):
     monkeypatch.setattr(download, "PAUSE", 0.0)
     monkeypatch.setattr(download, "TIMEOUT", 5)
+    monkeypatch.setattr(download, "MOST_BYTES", 400_000)
 
 
-def receive(server, folder, file=FILE):
+def receive(server, folder):
     seen = []
-    path = fetch(file, (server.url,), folder, lambda name, done, total: seen.append((done, total)))
+    path = fetch("set.bin", SHA256, (server.url,), folder, lambda name, done, total: seen.append((done, total)))
     return path, seen
 
 
-@pytest.mark.parametrize("manner", ["good", "no length", "says nonsense", "says more"])
+@pytest.mark.parametrize("manner", ["good", "no length"])
 def test_a_whole_file_arrives_with_progress(server, tmp_path, manner):
     server.manner = manner
     path, seen = receive(server, tmp_path)
     assert path.read_bytes() == BODY
-    assert seen[-1][0] == len(BODY)
+    if manner == "good":
+        assert seen[-1] == (len(BODY), len(BODY))
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert [p.name for p in tmp_path.iterdir()] == ["set.bin"]
 
 
-def test_a_broken_download_goes_on_where_it_broke_off(server, tmp_path):
-    server.manner = ["cut off", "cut off", "good"]
-    path, _ = receive(server, tmp_path)
-    assert path.read_bytes() == BODY
-    assert server.ranges == [0, 100_000, 200_000]
-
-
-def test_it_goes_on_in_another_process_too(server, tmp_path):
-    (tmp_path / "set.bin.part").write_bytes(BODY[:123_456])
-    path, _ = receive(server, tmp_path)
-    assert path.read_bytes() == BODY
-    assert server.ranges == [123_456]
-
-
-@pytest.mark.parametrize("manner", ["no resume", "another range"])
-def test_a_server_that_cannot_continue_starts_again(server, tmp_path, manner):
-    (tmp_path / "set.bin.part").write_bytes(BODY[:5000])
-    server.manner = [manner, "good"] if manner == "another range" else manner
-    path, _ = receive(server, tmp_path)
-    assert path.read_bytes() == BODY
-
-
-def test_a_wrong_beginning_is_thrown_away_once(server, tmp_path):
-    (tmp_path / "set.bin.part").write_bytes(bytes(5000))
-    path, _ = receive(server, tmp_path)
-    assert path.read_bytes() == BODY
-    (tmp_path / "set.bin.part").write_bytes(BODY + b"too much")
+def test_a_broken_download_is_tried_again(server, tmp_path):
+    server.manner = ["error", "hang up", "cut off", "says more", "good"]
     assert receive(server, tmp_path)[0].read_bytes() == BODY
 
 
-def test_errors_are_tried_again_and_then_named(server, tmp_path):
-    server.manner = ["error", "hang up", "cut off", "error", "good"]
-    assert receive(server, tmp_path)[0].read_bytes() == BODY
-    (tmp_path / "set.bin.part").unlink()
-    for manner, message in [
+@pytest.mark.parametrize(
+    ("manner", "message"),
+    [
         ("error", "503"),
         ("missing", "404"),
         ("hang up", "set.bin"),
+        ("cut off", "set.bin"),
         ("other bytes", "not the official bytes"),
         ("says less", "not the official bytes"),
-        ("says huge", "wants to send 1000000000000000 bytes"),
-    ]:
-        server.manner = manner
-        with pytest.raises(UserError, match=message) as caught:
-            receive(server, tmp_path)
-        assert len(str(caught.value).splitlines()) == 1
-        (tmp_path / "set.bin.part").unlink(missing_ok=True)
+        ("says more", "set.bin"),
+        ("says nonsense", "set.bin"),
+        ("says huge", "more than the 400000 bytes"),
+    ],
+)
+def test_what_stays_broken_is_named_and_leaves_nothing(server, tmp_path, manner, message):
+    server.manner = manner
+    with pytest.raises(UserError, match=message) as caught:
+        receive(server, tmp_path)
+    assert len(str(caught.value).splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_server_that_never_stops_is_cut_off(server, tmp_path):
@@ -165,18 +133,21 @@ def test_a_server_that_never_stops_is_cut_off(server, tmp_path):
     server.manner = "no length"
     with pytest.raises(UserError, match="more than the 400000 bytes"):
         receive(server, tmp_path)
-    assert sum(p.stat().st_size for p in tmp_path.iterdir()) == 0
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_next_place_is_tried(server, tmp_path):
-    path = fetch(FILE, ("http://127.0.0.1:1/", server.url), tmp_path, lambda *_: None)
+    path = fetch("set.bin", SHA256, ("http://127.0.0.1:1/", server.url), tmp_path)
     assert path.read_bytes() == BODY
+    path.unlink()
+    server.manner = ["other bytes", "good"]  # the first place has another file
+    assert fetch("set.bin", SHA256, (server.url, server.url), tmp_path).read_bytes() == BODY
 
 
 @pytest.mark.parametrize("url", ["file:///etc/", "ftp://127.0.0.1/", "nonsense"])
 def test_only_the_web(tmp_path, url):
     with pytest.raises(UserError, match="http"):
-        fetch(FILE, (url,), tmp_path, lambda *_: None)
+        fetch("set.bin", SHA256, (url,), tmp_path)
 
 
 def tar(*members):
@@ -210,25 +181,17 @@ def zipped(*members, links=()):
     return out.getvalue()
 
 
-def bomb():
-    """Ten megabytes of zeros in ten kilobytes."""
-    return bytes(10_000_000)
-
-
 GOOD = (("set/a.txt", b"hello"), ("set/sub/b.txt", b"world"))
 HOSTILE = {
     "a parent": tar(*GOOD, ("set/../../evil", b"x")),
     "a parent at once": tar(("../evil", b"x")),
     "an absolute path": tar(("/tmp/evil-lipscale", b"x")),
-    "another folder": tar(*GOOD, ("other/a.txt", b"x")),
+    "another folder": tar(("other/a.txt", b"x")),
     "a symbolic link": tar(*GOOD, special("set/link", tarfile.SYMTYPE, "/etc/passwd")),
-    "a link, then a file through it": tar(special("set/d", tarfile.SYMTYPE, ".."), ("set/d/evil", b"x")),
+    "a link, then a file through it": tar(special("set/d", tarfile.SYMTYPE, "../.."), ("set/d/evil", b"x")),
     "a hard link": tar(*GOOD, special("set/link", tarfile.LNKTYPE, "/etc/passwd")),
     "a device": tar(*GOOD, special("set/null", tarfile.CHRTYPE)),
     "a pipe": tar(*GOOD, special("set/pipe", tarfile.FIFOTYPE)),
-    "a bomb": tar(*GOOD, ("set/bomb", bomb())),
-    "too many files": tar(*((f"set/{i}", b"") for i in range(60))),
-    "a file twice": tar(*GOOD, ("set/a.txt", b"again")),
     "a file below a file": tar(("set/a", b"x"), ("set/a/b", b"y")),
     "cut off": tar(*GOOD, ("set/c", bytes(np.random.default_rng(0).integers(0, 256, 5000, dtype=np.uint8))))[:-3000],
     "no archive": b"hello",
@@ -236,59 +199,65 @@ HOSTILE = {
     "an empty archive": tar(),
     "a file instead of the folder": tar(("set", b"x")),
     "a name too long": tar(("set/" + "x" * 300, b"x")),
-    "a header bomb": gzip.compress(
-        special("set/x", tarfile.XHDTYPE).tobuf(tarfile.USTAR_FORMAT)[:124]
-        + b"00077777777\0"
-        + special("set/x", tarfile.XHDTYPE).tobuf(tarfile.USTAR_FORMAT)[136:]
-        + bomb()
-    ),
-    "a zip with a parent": zipped(*GOOD, ("../evil", b"x")),
-    "a zip with an absolute path": zipped(*GOOD, ("/tmp/evil-lipscale", b"x")),
-    "a zip with backslashes": zipped(*GOOD, ("set\\..\\..\\evil", b"x")),
-    "a zip with a link": zipped(*GOOD, ("set/link", b"/etc/passwd"), links=("set/link",)),
-    "a zip bomb": zipped(*GOOD, ("set/bomb", bomb())),
-    "a zip with too many files": zipped(*((f"set/{i}", b"") for i in range(60))),
+    "a zip with a parent": zipped(("set/a.txt", b"x"), ("../evil", b"x")),
+    "a zip with an absolute path": zipped(("set/a.txt", b"x"), ("/tmp/evil-lipscale", b"x")),
+    "a zip with a link": zipped(("set/a.txt", b"x"), ("set/sub", b"/etc"), ("set/sub/b.txt", b"x"), links=("set/sub",)),
     "a zip cut off": zipped(*GOOD)[:-30],
     "a zip of another folder": zipped(("other/a", b"x")),
 }
 
 
+def publish(monkeypatch, server, body, file):
+    """Make the server the place of a set in an archive."""
+    server.body = body
+    files = {file: hashlib.sha256(body).hexdigest()}
+    known = KnownSet(lambda folder: None, "", (("set", ("a.txt", "sub/b.txt")),), "", (server.url,), files)
+    monkeypatch.setitem(READERS, "set", known)
+
+
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_archives_leave_nothing_behind(tmp_path, name):
+def test_hostile_archives_leave_nothing_behind(tmp_path, monkeypatch, server, name):
+    """Even with a right checksum."""
     inside = tmp_path / "deep" / "target"
     inside.mkdir(parents=True)
-    archive = inside / ("set.zip.part" if "zip" in name else "set.tar.gz.part")
-    archive.write_bytes(HOSTILE[name])
+    publish(monkeypatch, server, HOSTILE[name], "set.zip" if "zip" in name else "set.tar.gz")
     with pytest.raises(UserError, match="set") as caught:
-        unpack(archive, inside, "set", Limits(members=50, size=1_000_000))
+        get("set", inside)
     assert len(str(caught.value).splitlines()) == 1
-    assert [p.name for p in inside.iterdir()] == [archive.name]
+    assert list(inside.iterdir()) == []
     assert [p.name for p in (tmp_path / "deep").iterdir()] == ["target"]
     assert not (tmp_path / "evil").exists()
+    assert not Path("/tmp/evil-lipscale").exists()
 
 
-@pytest.mark.parametrize(("suffix", "pack"), [(".tar.gz", tar), (".zip", zipped)])
-def test_a_good_archive_is_unpacked_and_left_overs_are_cleared(tmp_path, suffix, pack):
-    (tmp_path / ".unpacking-old").mkdir()
-    (tmp_path / f"set{suffix}").write_bytes(pack(*GOOD))
-    unpack(tmp_path / f"set{suffix}", tmp_path, "set", Limits(members=50, size=1000))
-    assert (tmp_path / "set" / "sub" / "b.txt").read_bytes() == b"world"
-    assert {p.name for p in tmp_path.iterdir()} == {"set", f"set{suffix}"}
-    with pytest.raises(UserError, match="exists already"):
-        unpack(tmp_path / f"set{suffix}", tmp_path, "set", Limits(members=50, size=1000))
-
-
-def test_get_downloads_checks_and_unpacks(server, tmp_path):
-    server.body = tar(*GOOD)
-    server.manner = ["cut off", "good"]
-    files = (File("set.tar.gz", hashlib.sha256(server.body).hexdigest(), 10**6),)
-    archive = Download("set", (server.url,), files, Limits(members=50, size=10**6))
-    get(archive, tmp_path / "new", progress=lambda *_: None)
+@pytest.mark.parametrize(("file", "pack"), [("set.tar.gz", tar), ("set.zip", zipped)])
+def test_get_downloads_checks_and_unpacks(tmp_path, monkeypatch, server, file, pack):
+    publish(monkeypatch, server, pack(*GOOD), file)
+    server.manner = ["error", "good"]
+    old = tmp_path / "new" / ".lipscale-old"
+    old.mkdir(parents=True)
+    os.utime(old, (0, 0))  # of a process that was killed long ago
+    assert get("set", tmp_path / "new") == tmp_path / "new" / "set"
+    assert (tmp_path / "new" / "set" / "sub" / "b.txt").read_bytes() == b"world"
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["set"]
-    plain = Download("plain", (server.url,), files)
-    server.manner = "good"
-    get(plain, tmp_path / "new", progress=lambda *_: None)
-    assert (tmp_path / "new" / "plain" / "set.tar.gz").read_bytes() == server.body
+    with pytest.raises(UserError, match="exists already"):
+        get("set", tmp_path / "new")
+
+
+def test_files_that_are_no_archive_stay_as_they_are(tmp_path, monkeypatch, server):
+    known = KnownSet(
+        lambda folder: None, "", (("plain", ("set.bin",)),), "", ("http://127.0.0.1:1/",), {"set.bin": SHA256}
+    )
+    monkeypatch.setitem(READERS, "plain", known)
+    get("plain", tmp_path, mirror=server.url)
+    assert (tmp_path / "plain" / "set.bin").read_bytes() == BODY
+    assert [p.name for p in tmp_path.iterdir()] == ["plain"]
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UserError, match="cannot write to .*file"):
+        get("mnist", tmp_path / "file")
 
 
 def test_the_console_script_refuses_what_is_not_official(server, tmp_path):
@@ -306,9 +275,6 @@ def test_the_console_script_refuses_what_is_not_official(server, tmp_path):
 
 
 def test_every_public_set_but_the_embedded_one_can_be_had():
-    from lipscale.data import READERS
-
-    assert set(DOWNLOADS) == {name for name, reader in READERS.items() if reader.layouts}
-    for name, found in DOWNLOADS.items():
-        assert found.folder == READERS[name].layouts[0][0]
-        assert all(re.fullmatch("[0-9a-f]{64}", file.sha256) for file in found.files)
+    for name, known in READERS.items():
+        assert bool(known.layouts) == bool(known.files) == bool(known.places) == (name != "digits")
+        assert all(re.fullmatch("[0-9a-f]{64}", sha256) for sha256 in known.files.values())

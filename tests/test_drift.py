@@ -9,7 +9,7 @@ from lipscale.bounds import lipschitz_bound
 from lipscale.layers import BatchCentering, GroupSort2, L2NormPool2d, OrthoConv2d, OrthoLinear, ScaledLayer
 from lipscale.layers.evaluation import evaluation_mode
 from lipscale.losses import offset_cross_entropy
-from lipscale.runs.settings import Settings
+from lipscale.settings import Settings
 from lipscale.training.optimizer import DEFAULT_LEARNING_RATE, new_optimizer, set_share
 
 

@@ -22,7 +22,7 @@ from lipscale import _files
 from lipscale.errors import StoppedError, UnwritableError, UserError
 from lipscale.runs import lock as folder_lock
 from lipscale.runs import resume
-from lipscale.runs.settings import Settings, replace
+from lipscale.settings import Settings, replace
 from makers import table_rows, write_csv
 
 QUICK = Settings(limit=150, model="convnet", width=4, epochs=2, phase2_epochs=1, batch_size=50, device="cpu")

@@ -21,7 +21,7 @@ from lipscale.metrics import ece, ece_limit, esce
 from lipscale.report.labels import place_labels
 from lipscale.report.theme import style
 from lipscale.runs import attack_run, load, train
-from lipscale.runs.settings import replace
+from lipscale.settings import replace
 
 DATA = "digits"
 TINY = dataclasses.replace(

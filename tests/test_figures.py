@@ -13,7 +13,7 @@ from lipscale.bounds import lipschitz_bound
 from lipscale.bounds.constant import get_lipschitz
 from lipscale.data import prepare
 from lipscale.experiments import RECIPES
-from lipscale.runs.settings import replace
+from lipscale.settings import replace
 from lipscale.training import algorithm_1
 from makers import write_csv
 

@@ -24,19 +24,20 @@ from PIL import Image
 
 import lipscale
 from lipscale.certificates.robustness import Attack
-from lipscale.data import Column, Preprocessing, Reading, load_dataset, prepare
+from lipscale.data import Column, DataSettings, Preprocessing, load_dataset, prepare
 from lipscale.data.cifar import read_cifar10
+from lipscale.data.download import unpack
 from lipscale.data.idx import read_idx
 from lipscale.data.pictures import look, quiet_pillow, read_picture
 from lipscale.data.plain_pickle import read_plain_pickle
-from lipscale.data.unpack import Limits, unpack
 from lipscale.errors import UserError
 from lipscale.experiments.sweep import read_grid, rows_of
 from lipscale.report.figures import draw_all
 from lipscale.report.record import read_record
 from lipscale.runs.predict import read_inputs
 from lipscale.runs.run import attack_run, load, resume
-from lipscale.runs.settings import Settings, make_settings, read_settings
+from lipscale.runs.settings_file import read_settings
+from lipscale.settings import Settings
 from makers import python2_pickle, python3_pickle, table_rows, write_csv, write_tiny_imagenet
 from test_download import GOOD, tar, zipped
 
@@ -142,7 +143,7 @@ def npz(x, y=None):
 
 
 def table(path):
-    prepare(load_dataset(str(path), None, Reading(label="y")))
+    prepare(load_dataset(DataSettings(data=str(path), label="y")))
 
 
 def picture(path):
@@ -153,7 +154,7 @@ def picture(path):
 
 def settings_of(path):
     values, place = read_settings(path)
-    make_settings(values, place=place)
+    Settings.checked(values, place=place)
 
 
 def archive(path):
@@ -161,9 +162,8 @@ def archive(path):
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir()
     try:
-        unpack(path, target, "set", Limits(members=20, size=100_000))
+        unpack(path, target)
     finally:
-        assert {p.name for p in target.iterdir()} <= {"set"}
         assert {p.name for p in path.parent.iterdir()} == {path.name, "target"}
 
 

@@ -8,7 +8,7 @@ from conftest import training_of
 from lipscale import data, models
 from lipscale.bounds.constant import get_lipschitz
 from lipscale.calibration.temperature import fit_temperature
-from lipscale.runs.settings import Settings
+from lipscale.settings import Settings
 from lipscale.training import algorithm_1, load_training, save_training
 from lipscale.training.inference import predict_logits
 

@@ -22,12 +22,11 @@ from lipscale.layers import estimate_means
 from lipscale.layers.evaluation import evaluation_mode
 from lipscale.losses import focal_loss, scheduled_focal_loss, smoothed_cross_entropy
 from lipscale.runs import load, resume, train
-from lipscale.runs.settings import Settings, make_settings, replace
+from lipscale.settings import CONSTRAINED, Settings, replace
 from lipscale.training import algorithm_1
 from lipscale.training.inference import predict_logits
 from lipscale.training.methods import adversarial_batch, method_of, miscalibrated_batch
 from lipscale.training.optimizer import new_optimizer
-from lipscale.training.settings import CONSTRAINED
 
 BASELINES = ("standard", "label-smoothing", "focal", "focal-schedule", "pgd-at", "caat")
 PIXELS = (0.0, 1.0)
@@ -359,7 +358,7 @@ class TestBadInputs:
     )
     def test_what_makes_no_sense_is_refused_in_one_line(self, values, said):
         with pytest.raises(UserError) as refused:
-            make_settings(values)
+            Settings.checked(values)
         assert said in str(refused.value)
         assert "\n" not in str(refused.value)
 
@@ -370,6 +369,6 @@ class TestBadInputs:
 
     def test_what_makes_sense_is_not(self):
         for method in CONSTRAINED:
-            make_settings({"method": method, "offset": 1.0, "lipschitz": 8.0})
-        make_settings({"phase1_only": True})
-        make_settings({"method": "standard", "offset": 0.0, "lipschitz": 1.0, "phase1_only": False})
+            Settings.checked({"method": method, "offset": 1.0, "lipschitz": 8.0})
+        Settings.checked({"phase1_only": True})
+        Settings.checked({"method": "standard", "offset": 0.0, "lipschitz": 1.0, "phase1_only": False})

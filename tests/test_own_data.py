@@ -1,6 +1,7 @@
 """Users' own data: pictures in folders, tables, CIFAR's python version and Tiny-ImageNet; read as they are."""
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,7 @@ from PIL import Image
 import lipscale
 from conftest import real_folder
 from lipscale import data
-from lipscale.data import Column, Reading, load_dataset, prepare
+from lipscale.data import Column, DataSettings, load_dataset, prepare
 from lipscale.data.batches import epoch_batches
 from lipscale.data.pictures import read_picture
 from lipscale.data.plain_pickle import read_plain_pickle
@@ -20,7 +21,7 @@ from lipscale.data.stored import Stored
 from lipscale.errors import UserError
 from lipscale.losses import class_weights, offset_cross_entropy
 from lipscale.runs.predict import as_csv, predict, read_inputs
-from lipscale.runs.settings import Settings
+from lipscale.settings import Settings
 from makers import (
     python2_pickle,
     python3_pickle,
@@ -34,7 +35,7 @@ from makers import (
 
 
 def load_csv(path, **options):
-    return load_dataset(str(path), None, Reading(**{"label": "y"} | options))
+    return load_dataset(DataSettings(data=str(path), **{"label": "y"} | options))
 
 
 class TestTables:
@@ -79,7 +80,7 @@ class TestTables:
             "y": pa.array([i % 2 for i in range(n)], pa.int64()),
         }
         pq.write_table(pa.table(columns), tmp_path / "t.parquet")
-        with pytest.raises(UserError, match="column 'when' holds timestamp.*--drop when"):
+        with pytest.raises(UserError, match="column 'when' holds timestamp.*`drop`"):
             load_csv(tmp_path / "t.parquet")
         found = load_csv(tmp_path / "t.parquet", drop=("when",), categories=("code",))
         assert found.classes == ("0", "1")
@@ -195,7 +196,7 @@ class TestPictures:
         assert found.classes == ("cat", "dog")
         assert found.train.inputs.shape == (19, 3, 28, 28)  # the median of shorter sides is 30
         assert (len(found.test), found.augmentation) == (5, "crop+flip")
-        small = load_dataset(str(tmp_path / "set"), None, Reading(image_size=16, image_color="grey"))
+        small = load_dataset(DataSettings(data=str(tmp_path / "set"), image_size=16, image_color="grey"))
         assert small.input_shape == (1, 16, 16)
 
     def test_small_pictures_of_one_size_stay_as_they_are(self, tmp_path):
@@ -212,7 +213,7 @@ class TestPictures:
         write_folder(tmp_path / "set" / "val", n=4)
         found = load_dataset(str(tmp_path / "set"))
         assert (len(found.train), len(found.test), found.classes) == (20, 8, ("cat", "dog"))
-        other = load_dataset(str(tmp_path / "set" / "train"), None, Reading(test_data=tmp_path / "set" / "val"))
+        other = load_dataset(DataSettings(data=str(tmp_path / "set" / "train"), test_data=tmp_path / "set" / "val"))
         assert torch.equal(found.test.inputs, other.test.inputs)
 
     def test_what_does_not_fit_in_memory_streams_from_disk_to_the_same_numbers(self, tmp_path, monkeypatch):
@@ -229,7 +230,7 @@ class TestPictures:
         assert (tmp_path / "a" / "model.safetensors").read_bytes() == (
             tmp_path / "b" / "model.safetensors"
         ).read_bytes()
-        assert {**one.metrics, "seconds": 0} == {**two.metrics, "seconds": 0}
+        assert replace(one.metrics, seconds=0) == replace(two.metrics, seconds=0)
         assert os.listdir(tmp_path / "cache") == []  # nothing stays behind, whatever happens
 
     def test_stored_inputs_index_like_a_tensor(self):
@@ -250,7 +251,7 @@ class TestPictures:
         quick = {"width": 4, "epochs": 1, "phase2_epochs": 0, "model": "convnet", "image_size": 16, "device": "cpu"}
         run = lipscale.train(Settings(data=str(tmp_path / "set"), out=tmp_path / "r", **quick))
         inputs, _ = read_inputs([tmp_path / "set" / "cat" / "000.jpg"], lipscale.load(run.folder).preprocessing)
-        found = load_dataset(str(tmp_path / "set"), None, Reading(image_size=16))
+        found = load_dataset(DataSettings(data=str(tmp_path / "set"), image_size=16))
         everything = data.as_input(torch.cat((found.train.inputs, found.test.inputs)))
         assert any(torch.equal(inputs[0], x) for x in everything)
 
@@ -345,5 +346,5 @@ class TestImbalance:
 
     def test_a_rare_class_is_told_what_it_needs(self):
         samples = data.Samples(torch.rand(103, 4), torch.tensor([0] * 100 + [1] * 3))
-        with pytest.raises(UserError, match=r"it has 3 training samples and needs about 10; .*-fraction 0.34"):
+        with pytest.raises(UserError, match="3 training samples and needs about 10; .*`calibration_fraction` 0.34"):
             data.split_calibration(samples, 0.1, seed=0, classes=("common", "rare"))

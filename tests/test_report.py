@@ -20,7 +20,7 @@ from lipscale.report.record import Answers, read_records
 from lipscale.report.tables import side_by_side
 from lipscale.report.verdict import verdict
 from lipscale.runs import attack_run, train
-from lipscale.runs.settings import Settings
+from lipscale.settings import Settings
 
 
 def quick(folder, **changes):

@@ -20,7 +20,7 @@ from lipscale.errors import DivergedError, UserError
 from lipscale.runs import evaluate_run, resume
 from lipscale.runs.assembly import resolve
 from lipscale.runs.predict import predict, read_inputs
-from lipscale.runs.settings import Settings, replace
+from lipscale.settings import Settings, replace
 from lipscale.training import methods
 
 QUICK = Settings(limit=300, model="convnet", width=4, epochs=4, phase2_epochs=2, batch_size=64, device="cpu")

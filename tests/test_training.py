@@ -19,7 +19,7 @@ from lipscale.calibration.temperature import fit_temperature, measure_temperatur
 from lipscale.errors import DivergedError
 from lipscale.layers import BatchCentering, ConvexResidual, GroupSort2, L2NormPool2d, OrthoConv2d, OrthoLinear
 from lipscale.layers.evaluation import evaluation_mode
-from lipscale.runs.settings import Settings, replace
+from lipscale.settings import Settings, replace
 from lipscale.training import TrainingSettings, algorithm_1, methods
 from lipscale.training import epoch as epoch_module
 from lipscale.training.inference import predict_logits

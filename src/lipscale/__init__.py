@@ -4,6 +4,7 @@ The flow, each stage a package; a stage imports only those before it:
 
     data -> network (L-Lipschitz) -> loss -> feedback on L -> certificate and metrics -> run folder -> report
 
+    settings      everything that can be set
     data          real sets and users' own; the stratified train/calibration split
     layers        1-Lipschitz parts with a scale, the evaluation mode
     bounds        set L, read L, and the proven bound, rule by rule
@@ -21,7 +22,6 @@ The flow, each stage a package; a stage imports only those before it:
 """
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from lipscale.layers import estimate_means, evaluation_mode
     from lipscale.losses import offset_cross_entropy
     from lipscale.models.export import export_plain
-    from lipscale.runs import Run, Settings, load, replace, resume, train
+    from lipscale.runs import Run, load, resume, train
+    from lipscale.settings import Settings, replace
     from lipscale.training import Fit, fit
 
 # torch takes seconds to import: a name is fetched from its stage when it is first used
@@ -45,7 +46,8 @@ _NAMES = {
     "losses": ("offset_cross_entropy",),
     "certificates": ("certify", "Certificate"),
     "models.export": ("export_plain",),
-    "runs": ("Settings", "replace", "train", "resume", "load", "Run"),
+    "runs": ("train", "resume", "load", "Run"),
+    "settings": ("Settings", "replace"),
     "errors": ("UserError", "DivergedError", "UnsoundError"),
 }
 _MODULES = ("attacks", "calibration", "data", "experiments", "layers", "losses", "metrics", "models", "report")
@@ -65,6 +67,8 @@ __all__ = [  # noqa: RUF022 (in the order of the flow)
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
+        from importlib.metadata import version  # slow to import
+
         return version("lipscale")
     if name in _HOME:
         return getattr(import_module(f"lipscale.{_HOME[name]}"), name)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
-from lipscale.runs.settings import Settings
+from lipscale.settings import Settings
 
 # the heading of --help under which each setting and those after it stand
 HELP_GROUPS = {

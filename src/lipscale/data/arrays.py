@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipscale.data.dataset import Dataset, Samples, check_samples, hold_out
-from lipscale.data.memory import require_memory
+from lipscale.data.dataset import MOST_CLASSES, Dataset, Samples, check_samples, hold_out
+from lipscale.data.memory import require_file, require_memory
 from lipscale.errors import UserError
 
 KEYS = ("x", "y", "x_test", "y_test", "classes")
@@ -29,7 +29,7 @@ def read(path: Path, *, test: Path | None = None, test_fraction: float = 0.2) ->
     if ("x_test" in arrays) != ("y_test" in arrays):
         raise UserError(f"{path} has one of x_test and y_test; give both or none")
     if test is not None and "x_test" in arrays:
-        raise UserError(f"{path} has its own test part (x_test); leave --test-data out")
+        raise UserError(f"{path} has its own test part (x_test); leave `test_data` out")
     samples = Samples(_inputs(arrays["x"], path), _labels(arrays["y"], path))
     if len(samples.inputs) != len(samples.labels):
         raise UserError(f"{path} has {len(samples.inputs)} rows in x but {len(samples.labels)} in y")
@@ -41,6 +41,8 @@ def read(path: Path, *, test: Path | None = None, test_fraction: float = 0.2) ->
     if len(present) <= highest:
         absent = next(i for i, label in enumerate(present.tolist()) if i != label)
         raise UserError(f"{path}: labels must be 0, 1, 2, ... without gaps; {absent} does not occur")
+    if highest >= MOST_CLASSES:
+        raise UserError(f"{path} has {highest + 1} classes; give at most {MOST_CLASSES}")
     classes = _classes(arrays["classes"], path) if "classes" in arrays else tuple(map(str, range(highest + 1)))
     if test is not None:
         separate = load_arrays(test, ("x", "y"))
@@ -57,6 +59,7 @@ def read(path: Path, *, test: Path | None = None, test_fraction: float = 0.2) ->
 
 def load_arrays(path: Path, keys: tuple[str, ...]) -> dict[str, np.ndarray]:
     """The arrays of these names in an .npz file; their sizes are asked for before memory is taken."""
+    require_file(path)
     try:
         arrays = {}
         with zipfile.ZipFile(path) as archive:
@@ -73,6 +76,7 @@ def load_arrays(path: Path, keys: tuple[str, ...]) -> dict[str, np.ndarray]:
 
 def load_array(path: Path) -> np.ndarray:
     """The array in an .npy file."""
+    require_file(path)
     try:
         with path.open("rb") as file:
             return _array(file, str(path))
@@ -93,6 +97,8 @@ def _array(file: Any, name: str) -> np.ndarray:
         shape, fortran, kind = reader[version](file)
     if kind.hasobject or kind.fields or kind.subdtype or kind.itemsize == 0:
         raise UserError(f"{name}: expected plain arrays of numbers or names, got {str(kind)[:60]}")
+    if any(length < 0 for length in shape):
+        raise UserError(f"{name}: its header says {shape}, and no length is below zero")
     size = prod(shape) * kind.itemsize
     require_memory(3 * size, f"{name}, by its header {kind} {shape},")
     raw = file.read(size + 1)

@@ -16,11 +16,18 @@ from lipscale.errors import UserError
 PIXELS = "pixels in [0, 1]"
 DEVIATIONS = "standard deviations"
 MOST_FEATURES = 100_000_000
+MOST_CLASSES = 1000
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Inputs and labels. Images are (N, C, H, W), as bytes where the files have bytes; tables are (N, F)."""
+    """Inputs and labels. Images are (N, C, H, W), as bytes where the files have bytes; tables are (N, F).
+
+    Example:
+        >>> samples = Samples(torch.zeros(3, 1, 8, 8), torch.tensor([0, 1, 1]))
+        >>> len(samples.take(torch.tensor([0, 2])))
+        2
+    """
 
     inputs: Tensor | Stored
     labels: Tensor
@@ -70,7 +77,12 @@ class Column:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What turns a raw input into a network input; a run stores it."""
+    """What turns a raw input into a network input; a run stores it.
+
+    Example:
+        >>> Preprocessing((1, 8, 8), mean=(0.3,)).unit
+        'pixels in [0, 1]'
+    """
 
     input_shape: tuple[int, ...]  # (C, H, W) or (F,)
     mean: tuple[float, ...]  # of each channel, in network units: what the network's input layer subtracts
@@ -97,7 +109,13 @@ class Preprocessing:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A train part, a test part and what people call the classes."""
+    """A train part, a test part and what people call the classes; what no network can learn from is refused.
+
+    Example:
+        >>> part = Samples(torch.rand(4, 2), torch.tensor([0, 1, 0, 1]))
+        >>> Dataset("two columns", train=part, test=part, classes=("no", "yes")).input_shape
+        (2,)
+    """
 
     name: str
     train: Samples
@@ -110,6 +128,8 @@ class Dataset:
     def __post_init__(self) -> None:
         if len(self.classes) < 2:
             raise UserError(f"{self.name} has {len(self.classes)} class; a classifier needs at least 2")
+        if len(self.classes) > MOST_CLASSES:
+            raise UserError(f"{self.name} has {len(self.classes)} classes; give at most {MOST_CLASSES}")
         for part, samples in (("train", self.train), ("test", self.test)):
             check_samples(samples, f"{self.name} ({part} part)", len(self.classes), missing=bool(self.columns))
         if self.test.inputs.shape[1:] != self.input_shape:
@@ -145,7 +165,18 @@ def check_samples(samples: Samples, where: str, classes: int, *, missing: bool =
 
 
 def as_input(inputs: Tensor | Stored) -> Tensor:
-    """Network inputs: bytes become numbers in [0, 1]; what is stored comes into memory."""
+    """Network inputs: bytes become numbers in [0, 1]; what is stored comes into memory.
+
+    Args:
+        inputs: Bytes or numbers, in memory or on disk.
+
+    Returns:
+        The same in float32.
+
+    Example:
+        >>> as_input(torch.tensor([0, 51, 255], dtype=torch.uint8))
+        tensor([0.0000, 0.2000, 1.0000])
+    """
     inputs = inputs[:] if isinstance(inputs, Stored) else inputs
     return inputs.float() / 255 if inputs.dtype == torch.uint8 else inputs.float()
 
@@ -163,10 +194,10 @@ def stratified(labels: Tensor, count: int, *, seed: int, stream: str) -> tuple[T
     quota[order[: count - int(quota.sum())]] += 1
     generator = random_stream(seed, stream)
     shuffled = torch.randperm(len(labels), generator=generator)
+    by_class = shuffled[labels[shuffled].argsort(stable=True)]
+    rank = torch.arange(len(labels)) - (sizes.cumsum(0) - sizes).repeat_interleave(sizes)  # within its class
     chosen = torch.zeros(len(labels), dtype=torch.bool)
-    for c in range(len(sizes)):
-        members = shuffled[labels[shuffled] == c]
-        chosen[members[: quota[c]]] = True
+    chosen[by_class[rank < quota.repeat_interleave(sizes)]] = True
     return chosen.nonzero().squeeze(1), (~chosen).nonzero().squeeze(1)
 
 
@@ -185,7 +216,22 @@ def hold_out(samples: Samples, fraction: float, classes: Sequence[str]) -> tuple
 
 
 def limit(dataset: Dataset, count: int, *, seed: int) -> Dataset:
-    """The set with a stratified subset of `count` training samples; the test part stays whole."""
+    """The set with fewer training samples, each class in proportion; the test part stays whole.
+
+    Args:
+        dataset: The whole set.
+        count: How many training samples, at least one a class.
+        seed: Decides which.
+
+    Returns:
+        The smaller set.
+
+    Example:
+        >>> from lipscale.data import load_dataset
+        >>> small = limit(load_dataset("digits"), 100, seed=0)
+        >>> len(small.train), len(small.test)
+        (100, 360)
+    """
     if not len(dataset.classes) <= count <= len(dataset.train):
         raise UserError(
             f"limit: expected between {len(dataset.classes)} (one a class) and {len(dataset.train)} "
@@ -198,7 +244,23 @@ def limit(dataset: Dataset, count: int, *, seed: int) -> Dataset:
 def split_calibration(
     samples: Samples, fraction: float, *, seed: int, classes: Sequence[str]
 ) -> tuple[Samples, Samples]:
-    """D_train and D_cal, stratified (90/10 in the paper), with at least one calibration sample a class."""
+    """D_train and D_cal, stratified (90/10 in the paper), with at least one calibration sample a class.
+
+    Args:
+        samples: The training part of a set.
+        fraction: The share of D_cal.
+        seed: Decides which samples.
+        classes: What people call the classes, for messages.
+
+    Returns:
+        D_train and D_cal.
+
+    Example:
+        >>> samples = Samples(torch.rand(100, 2), torch.arange(100) % 2)
+        >>> train, calibration = split_calibration(samples, 0.1, seed=0, classes=("no", "yes"))
+        >>> len(train), len(calibration)
+        (90, 10)
+    """
     count = round(fraction * len(samples))
     calibration, train = stratified(samples.labels, count, seed=seed, stream="calibration")
     for part, indices in (("calibration", calibration), ("training", train)):
@@ -216,7 +278,7 @@ def split_calibration(
 def _way_out(samples_of_the_class: int) -> str:
     if samples_of_the_class < 2:
         return "give more samples of it or leave the class out"
-    return f"give more of them or --calibration-fraction {min(0.5, 1 / samples_of_the_class + 0.01):.2f}"
+    return f"give more of them or `calibration_fraction` {min(0.5, 1 / samples_of_the_class + 0.01):.2f}"
 
 
 def channel_means(samples: Samples) -> tuple[float, ...]:

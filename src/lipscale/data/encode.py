@@ -70,7 +70,7 @@ def _moments(values: Tensor, name: str) -> tuple[float, float]:
     """Mean and standard deviation of the numbers that are not missing."""
     present = values[~values.isnan()].double()
     if len(present) == 0:
-        raise UserError(f"{name} has no value in the training part; leave it out (--drop)")
+        raise UserError(f"{name} has no value in the training part; leave it out (`drop`)")
     mean, std = float(present.mean()), float(present.std(correction=0))
     if not math.isfinite(mean) or not math.isfinite(std):
         raise UserError(f"{name} holds numbers too large to standardise, up to {float(present.abs().max()):g}")

@@ -9,9 +9,10 @@ from statistics import median_low
 
 import torch
 
-from lipscale.data.dataset import Dataset, Samples, hold_out
+from lipscale.data.dataset import MOST_CLASSES, Dataset, Preprocessing, Samples, hold_out
 from lipscale.data.pictures import SUFFIXES, Look, look_at_all, read_pictures
 from lipscale.errors import UserError
+from lipscale.settings import DataSettings
 
 log = logging.getLogger("lipscale")
 
@@ -29,31 +30,25 @@ class Pictures:
 
 
 def read_folder(
-    folder: Path,
-    *,
-    test: Path | None = None,
-    test_fraction: float = 0.2,
-    size: int | None = None,
-    fit: str = "crop",
-    color: str = "auto",
-    shape: tuple[int, ...] = (),
-    classes: tuple[str, ...] = (),
+    folder: Path, settings: DataSettings, *, classes: tuple[str, ...] = (), stored: Preprocessing | None = None
 ) -> Dataset:
-    """FOLDER/CLASS/*.jpg (or any picture), the test part in `test`, in FOLDER/test, or a stratified share.
+    """FOLDER/CLASS/*.jpg (or any picture), the test part in `test_data`, in FOLDER/test, or a stratified share.
 
-    With a run's `shape` and `classes` pictures are read as that run's were.
+    With a run's `classes` and `stored` preprocessing pictures are read as that run's were.
     """
-    train, test = _parts(folder, test)
+    train, test = _parts(folder, settings.test_data)
     found = list_pictures(train, classes)
     held_out = list_pictures(test, found.classes) if test is not None else None
     paths = [*found.paths, *(held_out.paths if held_out else ())]
-    shape = shape or choose_shape(look_at_all(found.paths), size, color)
+    fit = stored.fit if stored else settings.image_fit
+    shape = stored.input_shape if stored else ()
+    shape = shape or choose_shape(look_at_all(found.paths), settings.image_size, settings.image_color)
     # one array for both parts, so that one file serves where they do not fit in memory
     inputs = read_pictures(paths, shape, fit=fit)
     labels = torch.tensor([*found.labels, *(held_out.labels if held_out else ())])
     samples = Samples(inputs, labels)
     if held_out is None:
-        train_part, test_part = hold_out(samples, test_fraction, found.classes)
+        train_part, test_part = hold_out(samples, settings.test_fraction, found.classes)
     else:
         every = torch.arange(len(samples))
         train_part, test_part = samples.take(every[: len(found.paths)]), samples.take(every[len(found.paths) :])
@@ -75,9 +70,13 @@ def _parts(folder: Path, test: Path | None) -> tuple[Path, Path | None]:
 
 def _folders(folder: Path) -> list[Path]:
     try:
-        return sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+        found = sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     except OSError as error:
         raise UserError(f"cannot read the folder {folder}: {error.strerror}") from error
+    for entry in found:
+        if entry.is_symlink():  # it may lead anywhere, and back
+            raise UserError(f"{entry} is a link to a folder, which is not followed; put the folder itself there")
+    return found
 
 
 def list_pictures(folder: Path, classes: tuple[str, ...] = ()) -> Pictures:
@@ -87,6 +86,8 @@ def list_pictures(folder: Path, classes: tuple[str, ...] = ()) -> Pictures:
         raise UserError(
             f"{folder} holds {len(found)} class folders; expected one for each class, such as cat/ and dog/ in it"
         )
+    if len(found) > MOST_CLASSES:
+        raise UserError(f"{folder} holds {len(found)} class folders; give at most {MOST_CLASSES}")
     names = classes or tuple(entry.name for entry in found)
     paths: list[Path] = []
     labels: list[int] = []

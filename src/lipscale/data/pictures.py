@@ -16,14 +16,15 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from lipscale.data.memory import available_memory
+from lipscale.data.memory import available_memory, require_file
 from lipscale.data.stored import Stored, array_on_disk
 from lipscale.errors import UserError
 
 # decoders that only compute; Pillow has others that start programs (EPS starts Ghostscript)
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm")
-MOST_PIXELS = 100_000_000
+MOST_PIXELS = 50_000_000  # twice that for a JPEG, which is decoded at a fraction of its size
+LARGE = 8_000_000  # pixels; larger ones are decoded one at a time, as each takes up to 600 megabytes
 GREY_MODES = ("1", "L", "LA")
 AHEAD = 64  # pictures that a worker may be ahead
 
@@ -54,12 +55,22 @@ def read_picture(path: Path, shape: tuple[int, ...], *, fit: str) -> np.ndarray:
     `fit` says what to do with another size: "crop" scales it to cover and cuts the rest off evenly, "stretch" ignores
     the proportions, "pad" scales it to fit and adds black. What shines through a transparent picture is white.
     """
+    found = _decoded(path, shape, fit, most=MOST_PIXELS * 2)
+    assert found is not None
+    return found
+
+
+def _decoded(path: Path, shape: tuple[int, ...], fit: str, *, most: int) -> np.ndarray | None:
+    """The picture, or None where it has more than `most` pixels."""
     channels, height, width = shape
     with _opened(path) as picture:
+        if prod(picture.size) > most:
+            return None
         if picture.mode.startswith(("I", "F")):
             raise UserError(f"{path} has more than 8 bits a pixel ({picture.mode}); convert it to 8 bits first")
+        large = prod(picture.size) > LARGE
         picture.draft(None, (2 * width, 2 * height))  # a large JPEG is decoded at a fraction of its size
-        seen = ImageOps.exif_transpose(picture)
+        seen = ImageOps.exif_transpose(_reduced(picture, 2 * max(width, height)) if large else picture)
         if seen.has_transparency_data:
             seen = seen.convert("RGBA")
             seen = Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen)
@@ -67,6 +78,13 @@ def read_picture(path: Path, shape: tuple[int, ...], *, fit: str) -> np.ndarray:
         if seen.size != (width, height):
             seen = _fitted(seen, (width, height), fit)
         return np.asarray(seen, np.uint8).reshape(height, width, channels).transpose(2, 0, 1)
+
+
+def _reduced(picture: Image.Image, side: int) -> Image.Image:
+    """A very large picture at a fraction of its size, not below `side`, with few copies of the whole on the way."""
+    mode = "RGBA" if picture.has_transparency_data else "L" if picture.mode in GREY_MODES else "RGB"
+    whole = picture if picture.mode in (mode, "LA") else picture.convert(mode)
+    return whole.reduce(max(1, min(picture.size) // side))
 
 
 def _fitted(picture: Image.Image, size: tuple[int, int], fit: str) -> Image.Image:
@@ -80,11 +98,13 @@ def _fitted(picture: Image.Image, size: tuple[int, int], fit: str) -> Image.Imag
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Image.Image]:
+    require_file(path)
     try:
         with Image.open(path, formats=FORMATS) as picture:
-            if prod(picture.size) > MOST_PIXELS:
+            most = MOST_PIXELS * (2 if picture.format == "JPEG" else 1)
+            if prod(picture.size) > most:
                 size = "x".join(map(str, picture.size))
-                raise UserError(f"{path} claims {size} pixels; give at most {MOST_PIXELS // 10**6} million")
+                raise UserError(f"{path} claims {size} pixels; give at most {most // 10**6} million")
             yield picture
     except UserError:
         raise
@@ -103,8 +123,8 @@ def read_pictures(paths: Sequence[Path], shape: tuple[int, ...], *, fit: str) ->
     whole = (len(paths), *shape)
     in_memory = 3 * prod(whole) < available_memory()  # splits copy
     pixels = np.empty(whole, np.uint8) if in_memory else array_on_disk(whole)
-    for i, picture in enumerate(_in_parallel(lambda path: read_picture(path, shape, fit=fit), paths)):
-        pixels[i] = picture
+    for i, found in enumerate(_in_parallel(lambda path: _decoded(path, shape, fit, most=LARGE), paths)):
+        pixels[i] = read_picture(paths[i], shape, fit=fit) if found is None else found  # large ones in one thread
     base = torch.from_numpy(pixels)
     return base if in_memory else Stored(base, torch.arange(len(paths)))
 

@@ -1,206 +1,140 @@
-"""Plain data out of a pickle file, without unpickling it.
+"""Plain data out of a pickle file: dictionaries, lists, texts, whole numbers and numpy arrays of bytes.
 
-An unpickler runs whatever the file asks for. Here the file's instructions are only listed (by the standard library's
-disassembler) and the few that build plain data are carried out: dictionaries, lists, tuples, texts, whole numbers and
-numpy arrays of bytes or integers. Every other one is refused by name. Nothing is imported, called or looked up.
+An unpickler calls whatever the file names. Here a file may name four functions only, and each is ours. What is left
+to fear is a small file that builds much, so the instructions are listed, checked and counted before any is carried out.
 """
 
+import io
+import pickle
 import pickletools
-from collections.abc import Callable
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
+from lipscale.data.memory import require_file
 from lipscale.errors import UserError
 
-MOST_BYTES = 1 << 30
-MARK = object()
-RECONSTRUCT = ("numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct")
-ARRAY_KINDS = ("u1", "|u1", "i1", "i8", "<i8", "i4", "<i4")
+MOST_BYTES = 200_000_000  # the largest file of CIFAR has 155 MB
+MOST_STEPS = 2_000_000  # and some 300,000 instructions; each can build an object of a hundred bytes
+PUTS, GETS = {"PUT", "BINPUT", "LONG_BINPUT"}, {"GET", "BINGET", "LONG_BINGET"}
+SHARED = {"GLOBAL", "STRING", "BINSTRING", "SHORT_BINSTRING", "BINUNICODE", "BINBYTES", "SHORT_BINBYTES"}
+ALLOWED = (
+    SHARED
+    | GETS
+    | {
+        *("PROTO", "STOP", "MARK", "NONE", "NEWTRUE", "NEWFALSE", "INT", "BININT", "BININT1", "BININT2", "LONG1"),
+        *("EMPTY_DICT", "EMPTY_LIST", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"),
+        *("APPEND", "APPENDS", "SETITEM", "SETITEMS", "REDUCE", "BUILD"),
+    }
+)
 
 
-@dataclass(frozen=True)
-class _Name:
-    """A name that the file would have had imported."""
-
-    text: str
-
-
-@dataclass
-class _Dtype:
-    kind: str
-
-
-@dataclass
-class _Array:
-    """A numpy array before its content has arrived."""
-
-    value: np.ndarray | None = None
+def read_plain_pickle(path: Path) -> dict[str, Any]:
+    """The dictionary in a pickle file; bytes become text."""
+    require_file(path, most=MOST_BYTES)
+    try:
+        raw = path.read_bytes()
+        _check_steps(raw)
+        found = _Unpickler(raw).load()
+        if not isinstance(found, dict) or not all(isinstance(key, str | bytes) for key in found):
+            _refuse("no dictionary of names")
+        return {_text(key): _finished(value) for key, value in found.items()}
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except _Refused as refused:
+        raise UserError(f"{path} holds more than plain data ({refused}); get it again") from refused
+    except Exception as error:  # a damaged file leads to any of a dozen kinds
+        raise UserError(f"{path} is no pickle of plain data ({type(error).__name__}); get it again") from error
 
 
 class _Refused(Exception):
     """The file holds something other than plain data."""
 
 
-def read_plain_pickle(path: Path) -> dict[str, Any]:
-    """The dictionary in a pickle file; byte keys and texts become str."""
-    try:
-        if path.stat().st_size > MOST_BYTES:
-            raise UserError(f"{path} is larger than {MOST_BYTES >> 20} MB; no batch of CIFAR is")
-        result = _Machine().run(path.read_bytes())
-    except UserError:
-        raise
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-    except _Refused as refused:
-        raise UserError(f"{path} holds more than plain data ({refused}); it was not opened: get it again") from refused
-    # what a damaged file leads to: an unknown instruction, an empty stack, a text that is none, a missing entry
-    except (ValueError, IndexError, KeyError, TypeError, OverflowError, RecursionError, MemoryError) as error:
-        raise UserError(f"{path} is no pickle of plain data ({type(error).__name__}); get it again") from error
-    return result
+def _refuse(what: str) -> NoReturn:
+    raise _Refused(what[:80])
 
 
-class _Machine:
-    """The stack machine of a pickle, reduced to plain data."""
+def _check_steps(raw: bytes) -> None:
+    """Only instructions that build plain data, not too many of them, and only texts and names are used twice.
 
-    def __init__(self) -> None:
-        self.stack: list[Any] = []
-        self.memo: dict[int, Any] = {}
+    Without that last rule a tuple of twice the tuple before, 200 times over, would take forever to hash as a key.
+    """
+    memo: set[Any] = set()
+    before = ""
+    argument: Any
+    for count, (opcode, argument, _) in enumerate(pickletools.genops(raw)):
+        if count > MOST_STEPS:
+            _refuse(f"more than {MOST_STEPS} instructions")
+        if opcode.name in PUTS:
+            if argument > count:  # the unpickler takes memory for as many
+                _refuse("a memo out of order")
+            (memo.add if before in SHARED else memo.discard)(argument)
+        elif opcode.name in GETS and argument not in memo:
+            _refuse("what is used twice, such as in a key, is no text")
+        elif opcode.name not in ALLOWED:
+            _refuse(f"the instruction {opcode.name}")
+        before = opcode.name
 
-    def run(self, raw: bytes) -> dict[str, Any]:
-        for opcode, argument, _ in pickletools.genops(raw):
-            name = opcode.name
-            if name == "STOP":
-                break
-            if name in CONSTANTS:
-                self.stack.append(CONSTANTS[name]())
-            elif name in VALUES:
-                self.stack.append(_plain(argument))
-            elif name in ACTIONS:
-                ACTIONS[name](self, argument)
-            elif name not in ("PROTO", "FRAME"):
-                raise _Refused(f"the instruction {name}")
-        result = self.stack.pop()
-        if self.stack or not isinstance(result, dict):
-            raise _Refused("no dictionary")
-        return {key: _finished(value) for key, value in result.items()}
 
-    def put(self, index: int) -> None:
-        self.memo[index] = self.stack[-1]
+class _Unpickler(pickle.Unpickler):
+    """The standard one, in which every name is one of ours, and the bytes of arrays are counted."""
 
-    def get(self, index: int) -> None:
-        self.stack.append(self.memo[index])
+    def __init__(self, raw: bytes) -> None:
+        super().__init__(io.BytesIO(raw), encoding="latin-1")
+        self.left = len(raw)
 
-    def since_mark(self) -> list[Any]:
-        at = len(self.stack) - 1
-        while self.stack[at] is not MARK:
-            at -= 1
-            if at < 0:
-                raise ValueError("no mark")
-        found = self.stack[at + 1 :]
-        del self.stack[at:]
-        return found
+    def find_class(self, module: str, name: str) -> Any:
+        """What a name stands for; functions are made anew, so that nothing a file does to them stays."""
 
-    def append(self, values: list[Any]) -> None:
-        target = self.stack[-1]
-        if not isinstance(target, list):
-            raise _Refused("appending to no list")
-        target.extend(values)
+        def dtype(kind: Any, *_: Any) -> _Bytes:
+            return _Bytes() if kind in ("u1", "|u1") else _refuse(f"a call of numpy dtype {kind!r}")
 
-    def set_items(self, values: list[Any]) -> None:
-        target = self.stack[-1]
-        if not isinstance(target, dict) or len(values) % 2:
-            raise _Refused("setting items of no dictionary")
-        for key, value in zip(values[::2], values[1::2], strict=True):
-            if not isinstance(key, str):  # hashing a nested key could take forever
-                raise _Refused("a key that is no text")
-            target[key] = value
+        def encode(text: Any, code: Any) -> str:  # bytes, as Python 3 writes them for Python 2
+            return text if isinstance(text, str) and code == "latin1" else _refuse("a call of _codecs encode")
 
-    def tuple_of(self, count: int) -> None:
-        values = tuple(self.stack[-count:])
-        if len(values) < count:
-            raise ValueError("stack too short")
-        del self.stack[-count:]
-        self.stack.append(values)
+        if name == "_reconstruct" and module in ("numpy.core.multiarray", "numpy._core.multiarray"):
+            return lambda *_: _Array(self)
+        known = {"numpy ndarray": "ndarray", "numpy dtype": dtype, "_codecs encode": encode}
+        return known.get(f"{module} {name}") or _refuse(f"a call of {module} {name}")
 
-    def reduce(self) -> None:
-        arguments, function = self.stack.pop(), self.stack.pop()
-        if not isinstance(function, _Name) or not isinstance(arguments, tuple):
-            raise _Refused("a call")
-        if function.text in RECONSTRUCT:
-            self.stack.append(_Array())
-        elif function.text == "numpy dtype" and arguments and arguments[0] in ARRAY_KINDS:
-            self.stack.append(_Dtype(arguments[0]))
-        elif function.text == "_codecs encode" and arguments[1:] == ("latin1",) and isinstance(arguments[0], str):
-            self.stack.append(arguments[0])  # bytes, as Python 3 writes them for Python 2; texts here are latin-1
-        else:
-            raise _Refused(f"a call of {function.text[:60]}")
 
-    def build(self) -> None:
-        state, target = self.stack.pop(), self.stack[-1]
-        if isinstance(target, _Dtype) and isinstance(state, tuple):
-            if len(state) > 1 and state[1] not in ("<", "|", "="):
-                raise _Refused("an array in another byte order")
-            return
-        if not isinstance(target, _Array) or not isinstance(state, tuple) or len(state) != 5:
-            raise _Refused("an object with a state")
+class _Bytes:
+    """The only type of an array."""
+
+    def __setstate__(self, state: Any) -> None:
+        pass  # a byte has no byte order
+
+
+class _Array:
+    """An array of bytes: made empty, then given its content, of which a file cannot have more than its own size."""
+
+    def __init__(self, unpickler: _Unpickler) -> None:
+        self.unpickler = unpickler
+        self.value: np.ndarray = np.empty(0)
+
+    def __setstate__(self, state: Any) -> None:
         _, shape, dtype, fortran, content = state
         if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
-            raise _Refused("an array of odd shape")
-        if not isinstance(dtype, _Dtype) or not isinstance(content, str):
-            raise _Refused("an array of odd content")
-        raw, kind = content.encode("latin-1"), np.dtype(dtype.kind)
-        if len(raw) != prod(shape) * kind.itemsize:  # before anything is allocated
+            _refuse("an array of odd shape")
+        if not isinstance(dtype, _Bytes) or not isinstance(content, str | bytes):
+            _refuse("an array of odd content")
+        if len(content) != prod(shape):
             raise ValueError("an array whose content does not fill its shape")
-        target.value = np.frombuffer(raw, kind).reshape(shape, order="F" if fortran else "C")
+        self.unpickler.left -= len(content)
+        if self.unpickler.left < 0:
+            _refuse("arrays larger than the file")
+        raw = content.encode("latin-1") if isinstance(content, str) else content
+        self.value = np.frombuffer(raw, np.uint8).reshape(shape, order="F" if fortran else "C")
 
 
-def _plain(value: Any) -> Any:
-    """Bytes as latin-1 text, so that keys compare and array content survives unchanged."""
-    return bytes(value).decode("latin-1") if isinstance(value, bytes | bytearray) else value
+def _text(value: Any) -> Any:
+    return value.decode("latin-1") if isinstance(value, bytes) else value
 
 
 def _finished(value: Any) -> Any:
-    if not isinstance(value, _Array):
-        return value
-    if value.value is None:
-        raise ValueError("an array without content")
-    return value.value
-
-
-CONSTANTS: dict[str, Callable[[], Any]] = {
-    "EMPTY_DICT": dict,
-    "EMPTY_LIST": list,
-    "EMPTY_TUPLE": tuple,
-    "NONE": lambda: None,
-    "NEWTRUE": lambda: True,
-    "NEWFALSE": lambda: False,
-    "MARK": lambda: MARK,
-}
-VALUES = {
-    *("INT", "BININT", "BININT1", "BININT2", "LONG1", "STRING", "BINSTRING", "SHORT_BINSTRING"),
-    *("BINUNICODE", "SHORT_BINUNICODE", "BINBYTES", "SHORT_BINBYTES"),
-}
-ACTIONS: dict[str, Callable[[_Machine, Any], None]] = {
-    "GLOBAL": lambda m, name: m.stack.append(_Name(name)),
-    "PUT": _Machine.put,
-    "BINPUT": _Machine.put,
-    "LONG_BINPUT": _Machine.put,
-    "MEMOIZE": lambda m, _: m.put(len(m.memo)),
-    "GET": _Machine.get,
-    "BINGET": _Machine.get,
-    "LONG_BINGET": _Machine.get,
-    "APPEND": lambda m, _: m.append([m.stack.pop()]),
-    "APPENDS": lambda m, _: m.append(m.since_mark()),
-    "SETITEM": lambda m, _: m.set_items([m.stack.pop(-2), m.stack.pop()]),
-    "SETITEMS": lambda m, _: m.set_items(m.since_mark()),
-    "TUPLE": lambda m, _: m.stack.append(tuple(m.since_mark())),
-    "TUPLE1": lambda m, _: m.tuple_of(1),
-    "TUPLE2": lambda m, _: m.tuple_of(2),
-    "TUPLE3": lambda m, _: m.tuple_of(3),
-    "REDUCE": lambda m, _: m.reduce(),
-    "BUILD": lambda m, _: m.build(),
-}
+    if isinstance(value, list):
+        return list(map(_text, value))
+    return value.value if isinstance(value, _Array) else _text(value)

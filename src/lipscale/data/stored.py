@@ -80,10 +80,13 @@ def array_on_disk(shape: tuple[int, ...]) -> np.ndarray:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
-            os.posix_fallocate(file.fileno(), 0, size)  # a full disk says so now and not by a crash later
+            if hasattr(os, "posix_fallocate"):  # a full disk says so now and not by a crash later
+                os.posix_fallocate(file.fileno(), 0, size)
+            else:
+                file.truncate(size)
             return np.memmap(file, np.uint8, "r+", shape=shape)
     except OSError as error:
         raise UserError(
             f"cannot keep {size / 1e9:.2g} GB of decoded pictures in {folder}: {error.strerror}; free some space, "
-            f"set {ENVIRONMENT} to another folder or give a smaller --image-size"
+            f"set {ENVIRONMENT} to another folder or give a smaller `image_size`"
         ) from error

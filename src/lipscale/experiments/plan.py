@@ -10,11 +10,11 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from lipscale._settings import Positive
 from lipscale.certificates.robustness import AttackName
 from lipscale.data import READERS
-from lipscale.runs.settings import Settings, as_yaml
-from lipscale.runs.settings import replace as change
+from lipscale.runs.settings_file import as_yaml
+from lipscale.settings import Positive, Settings
+from lipscale.settings import replace as change
 
 # what decides where a run is made, not what comes out
 OF_THE_MACHINE = ("out", "data_dir", "device")

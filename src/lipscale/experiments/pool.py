@@ -25,7 +25,7 @@ from lipscale.experiments.plan import Planned, describe
 from lipscale.experiments.results import Result, read_result
 from lipscale.runs.folder import METRICS, MODEL, SETTINGS
 from lipscale.runs.lock import locked
-from lipscale.runs.settings import Settings, replace
+from lipscale.settings import Settings, replace
 
 LOCKS = ".locks"
 STOPPED = "stopped"

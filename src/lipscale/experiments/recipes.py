@@ -11,7 +11,7 @@ from typing import Any
 
 from lipscale.experiments.plan import AttackBudget, Planned, Row
 from lipscale.experiments.profiles import PAPER, Profile
-from lipscale.runs.settings import Settings
+from lipscale.settings import Settings
 
 UNCONSTRAINED, LIPSCHITZ = "Unconst.", "Lipschitz"
 BASELINES = {

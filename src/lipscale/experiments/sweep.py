@@ -7,13 +7,12 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from lipscale._settings import Positive
 from lipscale.errors import UserError
 from lipscale.experiments.plan import AttackBudget, Planned, Row
 from lipscale.experiments.results import Results
 from lipscale.experiments.tables import CONSTANT, OWN_VERDICT, make_table, measured, ranked, write_table
-from lipscale.runs.settings import check_names, make_settings, read_yaml
-from lipscale.training.settings import CONSTRAINED
+from lipscale.runs.settings_file import check_names, read_yaml
+from lipscale.settings import CONSTRAINED, Positive, Settings
 
 SYMBOLS = {"lipschitz": "L", "offset": "xi"}
 SWEPT = {"method": "methods", "offset": "offsets", "lipschitz": "constants", "seed": "seeds", "out": "`out`"}
@@ -67,7 +66,9 @@ def rows_of(grid: Grid) -> list[Row]:
             swept = {name: value for name, value in (("lipschitz", constant), ("offset", offset)) if value is not None}
             values = {**grid.settings, "method": method, **swept}
             name = " ".join([method, *(f"{SYMBOLS[setting]} = {value:g}" for setting, value in swept.items())])
-            runs = (Planned(make_settings({**values, "seed": seed}), grid.attack) for seed in dict.fromkeys(grid.seeds))
+            runs = (
+                Planned(Settings.checked({**values, "seed": seed}), grid.attack) for seed in dict.fromkeys(grid.seeds)
+            )
             rows.append(Row(name, tuple(runs)))
     return rows
 

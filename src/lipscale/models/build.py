@@ -12,7 +12,7 @@ from lipscale.models.convnet import convnet
 from lipscale.models.mlp import mlp
 from lipscale.models.parts import UNCONSTRAINED, Parts, parts_of
 from lipscale.models.resnet import resnet18
-from lipscale.models.settings import ModelSettings
+from lipscale.settings import ModelSettings
 
 DEFAULT_WIDTH = {"resnet18": 64, "convnet": 32, "mlp": 256}
 # up to this many pixels the MLP serves better than a convolution

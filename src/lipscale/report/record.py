@@ -21,7 +21,7 @@ from lipscale.report.samples import Sample, worth_seeing
 from lipscale.runs.assembly import read_data
 from lipscale.runs.evaluation import Metrics
 from lipscale.runs.folder import HISTORY, PREDICTIONS, ROBUSTNESS, stored_attacks
-from lipscale.runs.settings import Settings
+from lipscale.settings import Settings
 from lipscale.training import Epoch
 
 CURVE_POINTS = 400

@@ -2,8 +2,8 @@
 
 from lipscale.runs.evaluation import Metrics, evaluate
 from lipscale.runs.run import Run, attack_run, evaluate_run, first_test_samples, held_out_samples, load, read_results
-from lipscale.runs.settings import Settings, replace
 from lipscale.runs.trainer import resume, train
+from lipscale.settings import Settings, replace
 
 __all__ = [
     "Metrics",

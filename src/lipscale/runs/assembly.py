@@ -15,7 +15,6 @@ from lipscale.data import (
     READERS,
     Dataset,
     Preprocessing,
-    Reading,
     Samples,
     limit,
     load_dataset,
@@ -23,7 +22,7 @@ from lipscale.data import (
     split_calibration,
 )
 from lipscale.errors import UserError
-from lipscale.runs.settings import Settings, replace
+from lipscale.settings import Settings, replace
 from lipscale.training.batches import SampleBatches
 from lipscale.training.fitting import DEFAULT_BATCH_SIZE
 from lipscale.training.optimizer import default_learning_rate
@@ -72,19 +71,7 @@ def read_data(
     data_dir: Path | None = None,
 ) -> tuple[Dataset, Preprocessing]:
     """The data that the settings name, ready for a network; `stored` and `classes` keep a run's own."""
-    reading = Reading(
-        label=settings.label,
-        drop=settings.drop,
-        categories=settings.categories,
-        test_data=settings.test_data,
-        test_fraction=settings.test_fraction,
-        image_size=settings.image_size,
-        image_fit=settings.image_fit,
-        image_color=settings.image_color,
-        classes=classes,
-        stored=stored,
-    )
-    dataset = load_dataset(settings.data, data_dir or settings.data_dir, reading)
+    dataset = load_dataset(settings, data_dir, classes=classes, stored=stored)
     if settings.limit is not None:
         dataset = limit(dataset, settings.limit, seed=settings.seed)
     return prepare(dataset, stored)

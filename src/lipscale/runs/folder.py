@@ -14,7 +14,8 @@ from lipscale.certificates.robustness import AttackName, Robustness
 from lipscale.data import Preprocessing
 from lipscale.errors import UnusableError, UserError
 from lipscale.runs.lock import LOCK
-from lipscale.runs.settings import Settings, make_settings, read_settings
+from lipscale.runs.settings_file import read_settings
+from lipscale.settings import Settings
 
 SETTINGS, DATA, HISTORY = "settings.yaml", "data.json", "history.jsonl"
 CHECKPOINT, MODEL, PREDICTIONS = "checkpoint.safetensors", "model.safetensors", "predictions.safetensors"
@@ -81,7 +82,7 @@ def stored_settings(folder: Path) -> Settings:
         raise UserError(f"{folder} is no run folder: it has no {SETTINGS}{hint}")
     try:
         values, place = read_settings(folder / SETTINGS)
-        settings = make_settings(values, place=place)
+        settings = Settings.checked(values, place=place)
     except UserError as error:
         raise UnusableError(str(error)) from None
     if settings.model == "auto" or settings.width is None or settings.batch_size is None:

@@ -29,7 +29,7 @@ from lipscale.runs.folder import (
     stored_settings,
     write_json,
 )
-from lipscale.runs.settings import Settings
+from lipscale.settings import Settings
 from lipscale.training.checkpoint import load_network
 
 log = logging.getLogger("lipscale")

@@ -36,7 +36,8 @@ from lipscale.runs.folder import (
 )
 from lipscale.runs.lock import locked
 from lipscale.runs.run import Run, load, save_predictions
-from lipscale.runs.settings import Settings, as_yaml, replace
+from lipscale.runs.settings_file import as_yaml
+from lipscale.settings import Settings, replace
 from lipscale.training import Epoch, TrainingSettings, fit
 from lipscale.training.checkpoint import saved_history
 

@@ -7,11 +7,11 @@ batches      where batches come from
 optimizer, methods, checkpoint, progress, settings
 """
 
+from lipscale.settings import TrainingSettings
 from lipscale.training.algorithm import Training, algorithm_1
 from lipscale.training.checkpoint import load_training, save_training
 from lipscale.training.epoch import Epoch
 from lipscale.training.fitting import Fit, fit
-from lipscale.training.settings import TrainingSettings
 
 __all__ = [
     "Epoch",

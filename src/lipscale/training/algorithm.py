@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from lipscale.attacks.ball import Box
 from lipscale.bounds import get_lipschitz, set_lipschitz
 from lipscale.calibration import LipschitzScheduler
+from lipscale.settings import TrainingSettings
 from lipscale.training.batches import Batches
 from lipscale.training.epoch import Epoch, StoppedEpoch, train_epoch
 from lipscale.training.inference import predict
 from lipscale.training.methods import method_of
 from lipscale.training.optimizer import new_optimizer
 from lipscale.training.plan import Plan
-from lipscale.training.settings import TrainingSettings
 
 
 class Training:

@@ -12,13 +12,13 @@ from lipscale.attacks.ball import Box
 from lipscale.errors import DivergedError, StoppedError, UserError
 from lipscale.layers import batch_means, evaluation_mode
 from lipscale.losses import class_weights
+from lipscale.settings import TrainingSettings
 from lipscale.training.algorithm import Training, algorithm_1
 from lipscale.training.batches import Batches, batches_of, split_data
 from lipscale.training.checkpoint import load_training, save_training
 from lipscale.training.epoch import Epoch
 from lipscale.training.optimizer import default_learning_rate
 from lipscale.training.progress import TrainingProgress
-from lipscale.training.settings import TrainingSettings
 
 DEFAULT_BATCH_SIZE = 128
 

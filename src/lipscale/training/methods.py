@@ -15,7 +15,7 @@ from lipscale.attacks import confidence_attack, worst_points
 from lipscale.attacks.ball import Box
 from lipscale.layers.evaluation import evaluation_mode
 from lipscale.losses import focal_loss, offset_cross_entropy, scheduled_focal_loss, smoothed_cross_entropy
-from lipscale.training.settings import TrainingSettings
+from lipscale.settings import TrainingSettings
 
 
 class Loss(Protocol):

@@ -7,7 +7,7 @@ import torch
 from schedulefree import AdamWScheduleFree
 from torch import nn
 
-from lipscale.training.settings import TrainingSettings
+from lipscale.settings import TrainingSettings
 
 # relative to the size of a weight for the plan, absolute for ScheduleFree
 DEFAULT_LEARNING_RATE = {"planned": 0.2, "schedulefree": 1e-3}

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Self
 
-from lipscale.training.settings import TrainingSettings
+from lipscale.settings import TrainingSettings
 
 WARM_UP = 0.05  # of the plan
 # of the learning rate, for Phase II: there L is frozen, and a network that still learned would become under-confident

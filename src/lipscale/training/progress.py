@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.progress import BarColumn, Progress, TextColumn
 
+from lipscale.settings import TrainingSettings
 from lipscale.training.epoch import Epoch
 from lipscale.training.plan import Plan
-from lipscale.training.settings import TrainingSettings
 
 
 class Display:

@@ -1,69 +1,15 @@
-"""The settings of a run: defaults, then a YAML file, then flags; a wrong key or value is named with its place."""
+"""Settings as YAML files: read without surprises, and written so that they can be read back."""
 
 from collections.abc import Callable
-from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import yaml
-from pydantic import Field, field_validator
 
-from lipscale._settings import StageSettings
-from lipscale.data.settings import DataSettings
 from lipscale.errors import UserError
-from lipscale.models.settings import ModelSettings
-from lipscale.training.settings import TrainingSettings
+from lipscale.settings import Settings
 
 LONGEST_FILE = 1 << 20
-
-
-class RunSettings(StageSettings):
-    """What is measured at the end, where, and where it is written."""
-
-    epsilons: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] = Field(
-        (36 / 255, 0.25, 0.5), min_length=1, description="Radii at which certified accuracy is reported."
-    )
-    device: str = Field("auto", description="cpu or cuda; auto takes a GPU where there is one.")
-    out: Path | None = Field(None, description="The run folder; default runs/DATA-MODEL-METHOD-N.")
-
-    @field_validator("epsilons", mode="before")
-    @classmethod
-    def _lists_and_fractions(cls, value: Any) -> Any:
-        """A single number, "0.1,36/255" from a flag, and fractions in a list are welcome."""
-        parts = value.split(",") if isinstance(value, str) else [value] if isinstance(value, int | float) else value
-        try:
-            if any(isinstance(p, bool) for p in parts):
-                raise ValueError
-            return tuple(float(Fraction(p)) if isinstance(p, str) else p for p in parts)
-        except (TypeError, ValueError, ZeroDivisionError, OverflowError):
-            raise ValueError("expected numbers or fractions such as 0.1,36/255") from None
-
-
-class Settings(RunSettings, TrainingSettings, ModelSettings, DataSettings):
-    """Everything that decides a run. Change one with `replace(settings, offset=3.0)`."""
-
-
-def replace(settings: Settings, **changes: Any) -> Settings:
-    """The settings with some values changed and checked.
-
-    Args:
-        settings: Where to start from.
-        changes: New values, by name.
-
-    Returns:
-        New settings; the old ones stay as they are.
-
-    Example:
-        >>> import lipscale
-        >>> lipscale.replace(lipscale.Settings(), offset=3.0).offset
-        3.0
-    """
-    return make_settings({**settings.model_dump(), **changes})
-
-
-def make_settings(values: dict[str, Any], *, place: dict[str, str] | None = None) -> Settings:
-    """Checked settings; an error names the key, its place and the nearest valid one."""
-    return Settings.checked(values, place=place)
 
 
 def read_yaml(path: Path, *, what: str, check: Callable[[Path, Any], None]) -> tuple[Any, Any]:

@@ -1,0 +1,204 @@
+"""The commands that work on finished runs: evaluate | predict | audit | report."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lipscale.errors import UserError
+from lipscale.settings import CONSTRAINED, Settings
+
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The run folder that `lipscale train` wrote.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+Device = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="cpu or cuda; auto takes a GPU where there is one. Default: as the run was made."
+    ),
+]
+DataDir = Annotated[Path | None, typer.Option(help="Where the data sets lie now, if not where they were.")]
+
+
+def evaluate(
+    run: RunFolder,
+    epsilon: Annotated[
+        str | None, typer.Option(help="Radii to attack at, and to certify beside the run's own, such as 0.1,36/255.")
+    ] = None,
+    attack: Annotated[
+        str, typer.Option(metavar="none|pgd|autoattack", help="What to attack with; AutoAttack is slow and strong.")
+    ] = "pgd",
+    attack_samples: Annotated[int, typer.Option(min=1, metavar="N", help="Test samples to attack.")] = 200,
+    seed: Annotated[int, typer.Option(min=0, help="Fixes the attacked samples and the attack.")] = 0,
+    data_dir: DataDir = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Measure a run on the test part of its data, then attack it.
+
+    First accuracy, calibration with its uncertainty, and certified accuracy, on all test samples. Then, on a subset,
+    the accuracy that an attack leaves, and what attacks on the confidence do to calibration, beside what is certified.
+    A certificate that an attack breaks is an error (exit code 1). The attack's result is kept in RUN/robustness.json;
+    a stopped one goes on where it was:
+
+        lipscale evaluate RUN --attack none
+
+        lipscale evaluate RUN --attack autoattack --attack-samples 1000 --epsilon 0.5
+    """
+    from lipscale.attacks import require_autoattack
+    from lipscale.certificates.robustness import Attack
+    from lipscale.cli.progress import AttackProgress
+    from lipscale.cli.show import print_metrics, print_robustness
+    from lipscale.runs import attack_run, evaluate_run, load
+    from lipscale.runs.folder import strict_json
+
+    attack = attack.lower()
+    if attack not in ("none", "pgd", "autoattack"):
+        raise UserError(f"--attack: expected none, pgd or autoattack, got {attack!r}")
+    epsilons = _epsilons(epsilon) if epsilon is not None else None
+    loaded = load(run, device=device)
+    unit = loaded.preprocessing.unit
+    if attack == "autoattack":
+        require_autoattack(loaded.preprocessing.input_shape)
+    if attack != "none" and epsilons and not any(epsilons):
+        raise UserError(
+            "--epsilon: an attack needs a radius above 0; with --attack none only certificates are measured"
+        )
+    metrics = evaluate_run(loaded, data_dir=data_dir, epsilons=epsilons)
+    if not as_json:
+        print_metrics(metrics, unit)
+    robustness = None
+    if attack != "none":
+        try:
+            with AttackProgress() as progress:
+                robustness = attack_run(
+                    loaded,
+                    Attack(attack, seed=seed),  # type: ignore[arg-type]
+                    samples=attack_samples,
+                    epsilons=epsilons,
+                    data_dir=data_dir,
+                    on_progress=progress,
+                )
+        except KeyboardInterrupt:
+            typer.echo("Stopped. The same command goes on where it was.", err=True)
+            raise typer.Exit(130) from None
+        if not as_json:
+            print_robustness(robustness, unit, certified=metrics.is_certified)
+            typer.echo(f"\nSee it with: lipscale report {run}")
+    if as_json:
+        typer.echo(strict_json(asdict(metrics) | ({} if robustness is None else {"robustness": asdict(robustness)})))
+
+
+def _epsilons(text: str) -> tuple[float, ...]:
+    return Settings.checked({"epsilons": text}, place={"epsilons": "--epsilon"}).epsilons
+
+
+def predict(
+    run: RunFolder,
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="FILE...", help="Pictures, .csv or .parquet tables, .npy or .npz arrays (x)."),
+    ] = None,
+    epsilon: Annotated[str | None, typer.Option(help="Print the certified range of each probability too.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write a table to this .csv or .json file instead.")] = None,
+    data_dir: DataDir = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Print class, probability and certified radius for files, or for the first ten test samples.
+
+    No change of the input that is smaller than the certified radius (in l2 norm) can change the class. The input is
+    what the network sees: pictures are converted and resized to it first. With `--epsilon 0.1` the range is printed
+    in which the probability provably stays under every change up to 0.1.
+    """
+    from lipscale._files import write_atomically
+    from lipscale.cli.show import print_predictions
+    from lipscale.runs import first_test_samples, load
+    from lipscale.runs.predict import as_csv, predict, read_inputs
+    from lipscale.runs.predict import as_json as to_json
+
+    if out is not None and out.suffix not in (".csv", ".json"):
+        raise UserError(f"--out {out}: expected a name that ends in .csv or .json")
+    reach = _epsilons(epsilon)[0] if epsilon else None
+    loaded = load(run, device=device)
+    truth: list[str] = []
+    if files:
+        inputs, names = read_inputs(files, loaded.preprocessing)
+    else:
+        inputs, labels = first_test_samples(loaded, 10, data_dir=data_dir)
+        names = [f"test sample {i}" for i in range(len(inputs))]
+        truth = [loaded.classes[y] for y in labels.tolist()]
+    answers = predict(loaded, inputs, names, epsilon=reach)
+    if out is not None:
+        write_atomically(out, (as_csv(answers) if out.suffix == ".csv" else f"{to_json(answers)}\n").encode())
+        typer.echo(f"Wrote {len(answers)} predictions to {out}", err=True)
+    elif as_json:
+        typer.echo(to_json(answers))
+    else:
+        print_predictions(answers, truth, certified=loaded.settings.method in CONSTRAINED)
+
+
+def audit(
+    run: RunFolder,
+    samples: Annotated[int, typer.Option(min=2, help="Test samples to attack.")] = 500,
+    pairs: Annotated[int, typer.Option(min=1, help="Random pairs whose slope is measured.")] = 10_000,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of each attack.")] = 50,
+    seed: Annotated[int, typer.Option(min=0, help="Fixes everything that is random.")] = 0,
+    data_dir: DataDir = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Try to break a run's certificate; exit code 1 if anything gives.
+
+    Attacks the class and the confidence of test samples with APGD at just under their certified radius (and with
+    AutoAttack on a subset, where the extra `attack` is installed), and searches for slopes above the proven bound: by
+    random pairs, by gradient ascent on pairs and by power iteration on the Jacobian.
+    """
+    from lipscale.certificates.audits import audit, verdict
+    from lipscale.runs import first_test_samples, load
+
+    loaded = load(run, device=device)
+    if loaded.settings.method not in CONSTRAINED:
+        raise UserError(f"{run} is unconstrained (method {loaded.settings.method}) and carries no certificate to audit")
+    inputs, _ = first_test_samples(loaded, samples, data_dir=data_dir)
+    inputs = inputs.to(next(loaded.net.parameters()).device)
+    result = audit(
+        loaded.net,
+        inputs,
+        pairs=pairs,
+        steps=steps,
+        autoattack_samples=50 if inputs.ndim == 4 else 0,  # AutoAttack takes pictures only
+        seed=seed,
+        on_progress=lambda what, done, total: typer.echo(f"{what}: {done} of {total}", err=True),
+    )
+    if as_json:
+        typer.echo(json.dumps(asdict(result), indent=2))
+    else:
+        for name, value in asdict(result).items():
+            typer.echo(f"{name:10}  {value:.7g}")
+        typer.echo(verdict(result))
+    if result.violations:
+        raise typer.Exit(1)
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="One run folder, or several to compare.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The page; default RUN/report.html, or report.html for several.")
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Write a report to look at: one HTML file, and its figures as PNG and PDF.
+
+    L and T* over the epochs, the reliability diagram, certified accuracy beside attacks, confidences, the hardest and
+    easiest samples, two sliders to explore, and a verdict in plain words. Several runs are compared on one page:
+
+        lipscale report runs/digits-mlp-list-1
+
+        lipscale report runs/* --out comparison.html
+    """
+    from lipscale.report import figures_folder, write_report
+
+    page = write_report(runs, out, data_dir=data_dir)
+    typer.echo(f"Report: {page}\nFigures: {figures_folder(runs, page)}")

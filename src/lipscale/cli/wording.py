@@ -1,0 +1,13 @@
+"""A library's words in those of the command line."""
+
+import re
+
+from lipscale.settings import Settings
+
+
+def as_commands(message: str) -> str:
+    """A library's message in the words of the command line: `data_dir` is --data-dir, lipscale.resume is a command."""
+    message = re.sub(r"lipscale\.resume\('(.*?)'\)", r"lipscale train --resume \1", message)
+    return re.sub(
+        r"`(\w+)`", lambda m: f"--{m[1].replace('_', '-')}" if m[1] in Settings.model_fields else m[0], message
+    )

@@ -1,0 +1,143 @@
+"""What is known of every named set, in one place: its reader, its files, and where to get them.
+
+A new set is a function from a folder to a Dataset and an entry in READERS.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lipscale.data import cifar, digits, idx, tiny_imagenet
+from lipscale.data.dataset import Dataset
+
+ENVIRONMENT = "LIPSCALE_DATA"
+DOWNLOADS = "~/.local/share/lipscale"  # where `lipscale data get` puts things
+SYSTEM_FOLDERS = ("/usr/share/datasets", DOWNLOADS, "data")
+
+
+@dataclass(frozen=True)
+class KnownSet:
+    """A named set."""
+
+    read: Callable[[Path], Dataset]
+    about: str
+    layouts: tuple[tuple[str, tuple[str, ...]], ...] = ()  # usual folders below a data folder, and what must be in them
+    get: str = ""  # what to tell people who do not have it
+    places: tuple[str, ...] = ()  # addresses of its files: the first layout, or an archive of it
+    files: Mapping[str, str] = field(default_factory=dict)  # and the SHA-256 of each
+
+
+CIFAR = ("https://www.cs.toronto.edu/~kriz/",)
+CIFAR10_BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
+IDX = "the four idx files (train-images-idx3-ubyte, ..., plain or .gz)"
+UNPACK = "or unpack the official {0}-binary.tar.gz or {0}-python.tar.gz in a folder and give it as `data_dir`"
+# Each SHA-256 is in public use for the same file as an MD5 sum that is published for it: on the set's own page (CIFAR,
+# Fashion-MNIST), in torchvision (MNIST), in many loaders (Tiny-ImageNet, which has no official one).
+READERS = {
+    "digits": KnownSet(digits.read, "1,797 handwritten digits, 8x8, 10 classes; embedded"),
+    "mnist": KnownSet(
+        idx.read_mnist,
+        "70,000 handwritten digits, 28x28, 10 classes",
+        (("mnist", idx.FILES),),
+        f"'lipscale data get mnist', or put {IDX} into DIR/mnist and give DIR as `data_dir`",
+        ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"),
+        {
+            "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+            "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+            "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+            "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+        },
+    ),
+    "fashion-mnist": KnownSet(
+        idx.read_fashion_mnist,
+        "70,000 pictures of clothes, 28x28, 10 classes",
+        (("fashion-mnist", idx.FILES),),
+        f"'lipscale data get fashion-mnist', 'apt-get install dataset-fashion-mnist' on Debian, or put {IDX} into "
+        "DIR/fashion-mnist and give DIR as `data_dir`",
+        (
+            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+            "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+        ),
+        {
+            "train-images-idx3-ubyte.gz": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+            "train-labels-idx1-ubyte.gz": "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+            "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+            "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+        },
+    ),
+    "cifar10": KnownSet(
+        cifar.read_cifar10,
+        "60,000 photographs, 32x32, 10 classes",
+        (
+            ("cifar-10-batches-bin", (*(f"{name}.bin" for name in CIFAR10_BATCHES), "batches.meta.txt")),
+            ("cifar-10-batches-py", (*CIFAR10_BATCHES, "batches.meta")),
+        ),
+        f"'lipscale data get cifar10', {UNPACK.format('cifar-10')}",
+        CIFAR,
+        {"cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
+    ),
+    "cifar100": KnownSet(
+        cifar.read_cifar100,
+        "60,000 photographs, 32x32, 100 classes",
+        (
+            ("cifar-100-binary", ("train.bin", "test.bin", "fine_label_names.txt")),
+            ("cifar-100-python", ("train", "test", "meta")),
+        ),
+        f"'lipscale data get cifar100', {UNPACK.format('cifar-100')}",
+        CIFAR,
+        {"cifar-100-binary.tar.gz": "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec"},
+    ),
+    "tiny-imagenet": KnownSet(
+        tiny_imagenet.read,
+        "110,000 photographs, 64x64, 200 classes; the validation part is the test set",
+        (("tiny-imagenet-200", ("wnids.txt", "words.txt", "val/val_annotations.txt")),),
+        "'lipscale data get tiny-imagenet', or unpack the official tiny-imagenet-200.zip in a folder and give it as "
+        "`data_dir`",
+        ("http://cs231n.stanford.edu/",),
+        {"tiny-imagenet-200.zip": "6198c8ae015e2b3e007c7841da39ec069199b9aa3bfa943a462022fe5e43c821"},
+    ),
+}
+
+
+def find_folder(name: str, data_dir: Path | None = None) -> Path | None:
+    """Where a named set's files are: in a data folder itself or in the set's usual folder below it.
+
+    Args:
+        name: A name of READERS.
+        data_dir: The only folder to search; else $LIPSCALE_DATA and the system's folders.
+
+    Returns:
+        The folder, or None where the set is not there.
+
+    Example:
+        >>> find_folder("mnist", Path("no/such/folder")) is None
+        True
+    """
+    known = READERS[name]
+    if not known.layouts:
+        return Path()
+    mine = {folder for folder, _ in known.layouts}
+    others = {folder for other in READERS.values() for folder, _ in other.layouts} - mine
+    bases = list(data_folders(data_dir))
+    for folder, files in known.layouts:
+        # the base itself will do, but not where it is another set's: MNIST and Fashion-MNIST have the same file names
+        for candidate in [*(base / folder for base in bases), *(base for base in bases if base.name not in others)]:
+            if holds(candidate, files):
+                return candidate
+    return None
+
+
+def data_folders(data_dir: Path | None) -> Iterator[Path]:
+    """The folders in which named sets are searched."""
+    if data_dir is not None:
+        yield data_dir  # asked for by name: look nowhere else
+        return
+    if os.environ.get(ENVIRONMENT):
+        yield Path(os.environ[ENVIRONMENT])
+    yield from (Path(folder).expanduser() for folder in SYSTEM_FOLDERS)
+
+
+def holds(folder: Path, files: tuple[str, ...]) -> bool:
+    """Whether a folder has all of these files, plain or gzipped."""
+    return all(idx.find(folder, file).is_file() for file in files)
