@@ -48,16 +48,16 @@ def test_a_network_that_is_sure_and_right_is_calibrated():
     for n in (50, 200, 1000):
         p = 0.9999 - 1e-5 * torch.rand(n, 1, dtype=torch.float64)
         found = metrics.measure(torch.cat((p, 1 - p), 1), torch.zeros(n, dtype=torch.long), probabilities=True)
-        assert found["calibrated"]
-        assert found["ece_band"][0] <= found["ece"] <= found["ece_band"][1]
-        assert found["intervals"]["esce"][0] < 0 < found["intervals"]["esce"][1]
+        assert found.as_calibrated_as_its_set
+        assert found.ece_band[0] <= found.ece <= found.ece_band[1]
+        assert found.intervals.esce[0] < 0 < found.intervals.esce[1]
 
 
 @pytest.mark.parametrize("constant", [torch.zeros(40, 3), torch.eye(3)[torch.arange(40) % 3] * 1e6])
 def test_logits_without_information_are_measured_too(constant):
     found = metrics.measure(constant, torch.arange(40) % 3, calibration_size=20)
-    assert found["ece_limit"] >= 0
-    assert found["calibrated"]
+    assert found.ece_limit >= 0
+    assert found.as_calibrated_as_its_set
 
 
 def test_signed_errors_of_sharp_models_are_covered():
@@ -71,6 +71,14 @@ def test_signed_errors_of_sharp_models_are_covered():
         )
         covered += low <= 0 <= high
     assert covered >= 180
+
+
+def test_the_signed_interval_of_equal_confidences_is_wilsons():
+    p = torch.full((100, 1), 0.9, dtype=torch.float64)
+    labels = (torch.arange(100) < 7).long()
+    predictions = metrics.Predictions.of(torch.cat((p, 1 - p), 1), labels, probabilities=True)
+    low, high = share_interval(0.93, 100)
+    assert metrics.summary._signed_interval(predictions) == pytest.approx((0.9 - high, 0.9 - low), abs=1e-12)
 
 
 @pytest.mark.slow
@@ -188,6 +196,6 @@ def test_noise_alone_has_an_interval_that_starts_at_zero_and_a_real_error_does_n
     generator = torch.Generator().manual_seed(0)
     z = logits_of(2000, generator)
     y = labels_of(z, generator)
-    assert metrics.measure(z, y)["intervals"]["ece"][0] == 0
-    low, high = metrics.measure(2 * z, y)["intervals"]["ece"]
+    assert metrics.measure(z, y).intervals.ece[0] == 0
+    low, high = metrics.measure(2 * z, y).intervals.ece
     assert 0 < low < metrics.ece(2 * z, y) < high
