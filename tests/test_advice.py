@@ -77,3 +77,10 @@ def test_below_chance_no_number_of_samples_would_help(right):
 def test_a_degenerate_temperature_is_named(temperature, words):
     assert cannot_steer(temperature, size=8).startswith(words)
     assert "a factor of 2 an epoch and 64 in all" in cannot_steer(temperature, size=8)
+
+
+def test_a_temperature_that_few_errors_leave_unknown_is_not_blamed_on_chance():
+    assert cannot_steer(0.4, size=144, wrong=0).startswith("none of the 144 calibration samples is misclassified")
+    assert cannot_steer(0.4, size=144, wrong=1).startswith("only 1 of the 144 calibration samples is misclassified")
+    assert cannot_steer(7.0, size=144, wrong=120).startswith("the network is hardly better than chance")
+    assert "at least" in advice(1.4, size=144, right=143)

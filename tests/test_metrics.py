@@ -182,9 +182,10 @@ def test_measure_holds_every_metric_and_an_interval_around_each(predictions):
         assert getattr(found, name) == pytest.approx(getattr(metrics, name)(z, y), abs=1e-12)
         low, high = getattr(found.intervals, name)
         assert low <= getattr(found, name) <= high
-    assert not found.calibrated
+    assert not found.as_calibrated_as_its_set
+    assert found.calibrated is False
     assert found.ece > found.ece_limit > found.ece_floor
-    assert metrics.measure(*draw(3000)).calibrated
+    assert metrics.measure(*draw(3000)).as_calibrated_as_its_set
 
 
 Z, Y = draw(100, 3)

@@ -8,9 +8,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from netcal.scaling import TemperatureScaling
-from scipy.optimize import brentq
+from scipy.optimize import brentq, minimize_scalar
+from scipy.stats import chi2
 
-from lipscale.calibration.temperature import Temperature, fit_temperature, measure_temperature
+from lipscale.calibration.temperature import (
+    Temperature,
+    fit_temperature,
+    measure_temperature,
+    temperature_p_value,
+)
 from lipscale.errors import UserError
 
 
@@ -106,25 +112,81 @@ def test_bad_input_is_named(logits, labels, message):
         fit_temperature(logits, labels)
 
 
-def smoothed_derivative(beta, z, y):
-    """Psi'(beta) with labels that are wrong with probability 1 / (2 (n + 1)), spelled out as soft targets."""
-    n, classes = z.shape
-    wrong = 0.5 / (n + 1)
-    target = torch.full_like(z, wrong / (classes - 1))
-    target[torch.arange(n), y] = 1 - wrong
-    return float(((torch.softmax(beta * z, 1) - target) * z).sum(1).mean())
+def posterior(z, y, points=4001):
+    """log beta on a wide fine grid, and weights: the likelihood times the information on log beta, by brute force."""
+    theta = torch.linspace(-9, 6, points, dtype=torch.float64)
+    logs = []
+    for t in theta:
+        bz = t.exp() * z
+        p = torch.softmax(bz, 1)
+        information = ((p * bz**2).sum(1) - (p * bz).sum(1) ** 2).sum()
+        logs.append(torch.log_softmax(bz, 1)[torch.arange(len(y)), y].sum() + information.log())
+    weight = torch.softmax(torch.stack(logs).nan_to_num(nan=-1e300), 0)
+    return theta.numpy(), weight.numpy()
 
 
 @pytest.mark.parametrize("signal", [0.5, 3.0, 30.0])
 @pytest.mark.parametrize(("n", "classes"), [(5, 2), (40, 3), (300, 10)])
-def test_the_measured_temperature_minimises_the_smoothed_likelihood(n, classes, signal):
+def test_the_measured_temperature_is_the_posterior_mean(n, classes, signal):
     z, y = problem(n, classes, signal=signal)
     measure = measure_temperature(z, y)
-    beta = brentq(smoothed_derivative, 1e-9, 1e4, args=(z, y), xtol=1e-300, rtol=1e-14)
-    assert measure.value == pytest.approx(1 / beta, rel=1e-8)
-    p = torch.softmax(beta * z, 1)
-    variance = (p * (beta * z) ** 2).sum(1) - (p * beta * z).sum(1) ** 2
-    assert measure.error == pytest.approx(float(variance.sum()) ** -0.5, rel=1e-6)
+    theta, weight = posterior(z, y)
+    mean = weight @ theta
+    deviation = math.sqrt(weight @ (theta - mean) ** 2)
+    assert math.log(measure.value) == pytest.approx(-mean, abs=0.01 * deviation)
+    low, high = np.interp((0.025, 0.975), weight.cumsum() - weight / 2, theta)
+    assert math.log(measure.lower) == pytest.approx(-high, abs=0.02 * deviation)
+    if measure.upper < math.inf:
+        assert math.log(measure.upper) == pytest.approx(-low, abs=0.02 * deviation)
+    assert measure.error >= 0.99 * deviation
+    if signal >= 3:  # far from chance
+        assert measure.error == pytest.approx(deviation, rel=0.01)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), signal=st.floats(0, 40), n=st.integers(1, 60), classes=st.integers(2, 8))
+def test_every_set_better_than_chance_has_a_finite_temperature_inside_its_interval(seed, signal, n, classes):
+    z, y = problem(n, classes, signal=signal, seed=seed)
+    measure = measure_temperature(z, y)
+    if math.isinf(measure.value):
+        assert derivative(0.0, z, y) >= 0
+    else:
+        assert 0 < measure.lower < measure.value < measure.upper
+        assert 0 < measure.error < math.inf
+
+
+def test_near_chance_there_is_no_upper_limit_and_nothing_is_known():
+    for seed in range(20):
+        z, y = problem(300, 10, signal=0.0, seed=seed)
+        measure = measure_temperature(z, y)
+        if measure.upper == math.inf:
+            assert measure.error > 0.5
+        else:  # one in forty draws of noise looks better than chance
+            assert derivative(0.0, z, y) < 0
+
+
+@pytest.mark.parametrize("scale", [0.7, 1.0, 1.3])
+def test_the_likelihood_ratio_test_is_scipys(scale):
+    z, y = problem(400, 5, signal=2.0)
+    z = z * scale / fit_temperature(z, y)
+
+    def negative(theta):
+        return -float(torch.log_softmax(math.exp(theta) * z, 1)[torch.arange(400), y].sum())
+
+    best = minimize_scalar(negative, bounds=(-3, 3), method="bounded", options={"xatol": 1e-10}).fun
+    expected = chi2.sf(2 * (negative(0.0) - best), 1)
+    assert temperature_p_value(z, y) == pytest.approx(expected, rel=1e-4, abs=1e-7)
+
+
+def test_the_likelihood_ratio_test_knows_the_limits():
+    right = torch.eye(3, dtype=torch.float64) * 5
+    expected = chi2.sf(2 * 3 * math.log(1 + 2 * math.exp(-5)), 1)  # at T = 0 the likelihood is 1
+    assert temperature_p_value(right, torch.arange(3)) == pytest.approx(expected)
+    tied = torch.tensor([[1.0, 1.0, 0.0]], dtype=torch.float64)
+    expected = chi2.sf(2 * (math.log(2 + math.exp(-1)) - math.log(2)), 1)
+    assert temperature_p_value(tied, torch.tensor([0])) == pytest.approx(expected)
+    assert temperature_p_value(torch.ones(3, 4), torch.arange(3)) == 1
+    assert temperature_p_value(-right * 10, torch.arange(3)) < 1e-6  # sure, and always wrong
 
 
 def test_measuring_scales_with_the_logits_as_fitting_does():
@@ -160,14 +222,15 @@ def test_the_standard_error_covers_the_truth():
     assert np.mean(np.abs(scores) < 1.96) >= 0.92
 
 
-def test_a_separable_set_has_a_finite_temperature_that_claims_no_more_than_it_has_seen():
+def test_a_separable_set_has_a_finite_temperature_and_an_error_that_stays():
+    before = math.inf
     for n in (1, 10, 100, 1000):
         z = torch.zeros(n, 4)
         z[:, 2] = 7.0
         measure = measure_temperature(z, torch.full((n,), 2))
-        confidence = torch.softmax(z.double() / measure.value, 1)[:, 2]
-        assert float(confidence.mean()) == pytest.approx(1 - 0.5 / (n + 1), abs=1e-9)
+        assert 0 < measure.value < before  # more samples without an error allow more confidence
         assert measure.error > 0.1  # no error was seen: little is known, however many samples there are
+        before = measure.value
     assert fit_temperature(z, torch.full((n,), 2)) == 0
 
 
@@ -178,13 +241,54 @@ def test_no_better_than_chance_is_said_to_be_unknown():
 
 def test_how_many_samples_would_do():
     assert Temperature(1.0, 0.3).samples_for(0.1, measured_on=50) == 450
-    z, y = problem(4000, 10, signal=4.0)
+    z, y = problem(4000, 10, signal=2.5)
     few = measure_temperature(z[:500], y[:500])
     enough = few.samples_for(few.error / 2, measured_on=500)
     assert measure_temperature(z[:enough], y[:enough]).error == pytest.approx(few.error / 2, rel=0.1)
 
 
-def test_half_an_error_costs_little_where_errors_are_many():
+def test_where_errors_are_many_it_is_the_plain_minimiser():
     z, y = problem(5000, 10, signal=3.0)
     measure = measure_temperature(z, y)
     assert abs(math.log(measure.value / fit_temperature(z, y))) < 0.1 * measure.error
+    assert measure.upper / measure.value == pytest.approx(math.exp(1.96 * measure.error), rel=0.01)
+
+
+def test_many_samples_are_measured_by_the_same_formula():
+    z, y = calibrated(80_000, seed=0)  # above the size from which on a part of them says where to begin
+    measure = measure_temperature(z, y)
+    assert abs(math.log(measure.value / fit_temperature(z, y))) < 0.02 * measure.error
+    p = torch.softmax(z, 1)
+    information = float(((p * z**2).sum(1) - (p * z).sum(1) ** 2).sum())
+    assert measure.error == pytest.approx(information**-0.5, rel=0.02)
+
+
+def rare_errors(n, generator):
+    """Labels from the softmax of margins such that one in a hundred is wrong, as on digits."""
+    z = torch.randn(n, 10, generator=generator, dtype=torch.float64)
+    z[:, 0] += 3 + 9 * torch.rand(n, generator=generator, dtype=torch.float64)
+    z = 1.2 * z
+    return z, torch.multinomial(torch.softmax(z, 1), 1, generator=generator).squeeze(1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [144, 500])
+def test_rare_errors_leave_hardly_a_bias_and_intervals_that_cover(n):
+    generator = torch.Generator().manual_seed(n)
+    found = [measure_temperature(*rare_errors(n, generator)) for _ in range(400)]
+    logs = np.log([m.value for m in found])
+    assert abs(logs.mean()) < 0.05 + 2 * logs.std() / 20
+    assert 0.92 <= np.mean([m.lower <= 1 <= m.upper for m in found]) <= 0.985
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [50, 144, 1000])
+def test_the_interval_covers_and_the_test_has_its_size_where_errors_are_common(n):
+    found, rejected = [], 0
+    for seed in range(600):
+        z, y = calibrated(n, seed=seed)
+        found.append(measure_temperature(z, y))
+        rejected += temperature_p_value(z, y) < 0.05
+    assert 0.93 <= np.mean([m.lower <= 1 <= m.upper for m in found]) <= 0.97
+    assert 0.03 <= rejected / 600 <= 0.07
+    assert abs(np.mean(np.log([m.value for m in found]))) < 0.02

@@ -48,7 +48,7 @@ def test_a_network_that_is_sure_and_right_is_calibrated():
     for n in (50, 200, 1000):
         p = 0.9999 - 1e-5 * torch.rand(n, 1, dtype=torch.float64)
         found = metrics.measure(torch.cat((p, 1 - p), 1), torch.zeros(n, dtype=torch.long), probabilities=True)
-        assert found.calibrated
+        assert found.as_calibrated_as_its_set
         assert found.ece_band[0] <= found.ece <= found.ece_band[1]
         assert found.intervals.esce[0] < 0 < found.intervals.esce[1]
 
@@ -57,7 +57,7 @@ def test_a_network_that_is_sure_and_right_is_calibrated():
 def test_logits_without_information_are_measured_too(constant):
     found = metrics.measure(constant, torch.arange(40) % 3, calibration_size=20)
     assert found.ece_limit >= 0
-    assert found.calibrated
+    assert found.as_calibrated_as_its_set
 
 
 def test_signed_errors_of_sharp_models_are_covered():
@@ -71,6 +71,14 @@ def test_signed_errors_of_sharp_models_are_covered():
         )
         covered += low <= 0 <= high
     assert covered >= 180
+
+
+def test_the_signed_interval_of_equal_confidences_is_wilsons():
+    p = torch.full((100, 1), 0.9, dtype=torch.float64)
+    labels = (torch.arange(100) < 7).long()
+    predictions = metrics.Predictions.of(torch.cat((p, 1 - p), 1), labels, probabilities=True)
+    low, high = share_interval(0.93, 100)
+    assert metrics.summary._signed_interval(predictions) == pytest.approx((0.9 - high, 0.9 - low), abs=1e-12)
 
 
 @pytest.mark.slow

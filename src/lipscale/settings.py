@@ -212,6 +212,9 @@ class RunSettings(StageSettings):
     epsilons: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] = Field(
         (36 / 255, 0.25, 0.5), min_length=1, description="Radii at which certified accuracy is reported."
     )
+    calibration_tolerance: float = Field(
+        0.02, gt=0, lt=1, description="A calibration error that may be ignored: 0.02 is two points."
+    )
     device: str = Field("auto", description="cpu or cuda; auto takes a GPU where there is one.")
     out: Path | None = Field(None, description="The run folder; default runs/DATA-MODEL-METHOD-N.")
 

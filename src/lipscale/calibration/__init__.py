@@ -1,6 +1,6 @@
 """Calibration: the temperature T*, the feedback that moves L by it, and post-hoc calibrators to compare with.
 
-temperature   T* = argmin NLL(z / T), and its standard error
+temperature   T* = argmin NLL(z / T), its interval, and the test of T = 1
 feedback      the rules L <- L / T*, pure numbers
 scheduler     the rules on a network, in the idiom of torch's schedulers
 posthoc       other calibrators with one interface
@@ -8,7 +8,12 @@ posthoc       other calibrators with one interface
 
 from lipscale.calibration.feedback import Feedback, PaperFeedback, SteadyFeedback
 from lipscale.calibration.scheduler import CalibrationStep, LipschitzScheduler
-from lipscale.calibration.temperature import Temperature, fit_temperature, measure_temperature
+from lipscale.calibration.temperature import (
+    Temperature,
+    fit_temperature,
+    measure_temperature,
+    temperature_p_value,
+)
 
 __all__ = [
     "CalibrationStep",
@@ -19,4 +24,5 @@ __all__ = [
     "Temperature",
     "fit_temperature",
     "measure_temperature",
+    "temperature_p_value",
 ]

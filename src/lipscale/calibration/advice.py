@@ -12,10 +12,12 @@ FEW_ERRORS, RARE = 5, 0.1
 MORE = "use more data or a larger `calibration_fraction`"
 
 
-def cannot_steer(temperature: float, *, size: int) -> str:
-    """A degenerate T* (Assumption 2) in words, and what happens instead."""
-    if temperature == 0:
+def cannot_steer(temperature: float, *, size: int, wrong: int | None = None) -> str:
+    """A degenerate T* (Assumption 2) in words, and what happens instead; `wrong` of the samples were misclassified."""
+    if temperature == 0 or wrong == 0:
         reason = f"none of the {size} calibration samples is misclassified"
+    elif wrong is not None and wrong < min(FEW_ERRORS, RARE * size):
+        reason = f"only {wrong} of the {size} calibration samples {'is' if wrong == 1 else 'are'} misclassified"
     else:
         better = "no" if math.isinf(temperature) else "hardly"
         reason = f"the network is {better} better than chance on the {size} calibration samples"
@@ -33,7 +35,8 @@ def poor_resolution(measure: Temperature, size: int, *, right: int, guessed: flo
     """
     if measure.error <= POOR_ERROR:
         return None
-    if measure.error >= UNKNOWN:
+    few = size - right < min(FEW_ERRORS, RARE * size)
+    if measure.error >= UNKNOWN and not few:
         told = (
             f"the {size} calibration samples cannot tell the network from chance ({right / size:.0%} of them are "
             f"right, {guessed:.0%} by guessing), so L means little"
@@ -43,7 +46,6 @@ def poor_resolution(measure: Temperature, size: int, *, right: int, guessed: flo
             return f"{told}: more data, a larger `calibration_fraction` or a better model may help"
         return f"{told}; about {needed} could, if that is its accuracy: {MORE}"
     needed = measure.samples_for(GOOD_ERROR, measured_on=size)
-    few = size - right < min(FEW_ERRORS, RARE * size)
     return (
         f"{size} calibration samples know T* to a factor of {math.exp(measure.error):.2f} only (one standard error), "
         f"and L with it; {'at least' if few else 'about'} {needed} would know it to {GOOD_ERROR:.0%}"

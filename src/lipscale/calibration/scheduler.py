@@ -121,9 +121,9 @@ class LipschitzScheduler:
         constant = self.feedback.update(temperature, measure.error)
         if not self.feedback.steered and (temperature > 1) not in self._named:
             self._named.add(temperature > 1)
-            log.warning(cannot_steer(temperature, size=size))
+            log.warning(cannot_steer(temperature, size=size, wrong=size - right))
         guessed = int(labels.long().bincount().max()) / size
-        # a T* of 0 was named, and knows nothing of the error that belongs to half an error more
+        # a T* of 0 was named, and is not the one that the error belongs to
         self.advice = None if temperature == 0 else poor_resolution(measure, size, right=right, guessed=guessed)
         self._project(constant)
         return constant

@@ -1,4 +1,4 @@
-"""The optimal temperature, T* = argmin_T NLL(z / T), and how well a calibration set knows it."""
+"""The optimal temperature, T* = argmin_T NLL(z / T), how well few samples know it, and the test of T = 1."""
 
 import math
 from dataclasses import dataclass
@@ -6,23 +6,29 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lipscale.calibration.posterior import BLOCK, posterior_of
 from lipscale.errors import UserError
 
-BLOCK = 4096
+CHANCE_EXCLUDED = 1.96  # how many standard errors must lie between 1 / T and 0 for T to have an upper limit
 
 
 @dataclass(frozen=True)
 class Temperature:
-    """A measured T* and the standard error of log T*; (inf, inf) where the logits are no better than chance."""
+    """A measured T*, the standard error of log T*, and T*'s 95 % interval.
+
+    Value and error are inf where the logits are no better than chance. Where chance cannot be excluded, the interval
+    ends at inf.
+    """
 
     value: float
     error: float
+    lower: float = 0.0
+    upper: float = math.inf
 
     def samples_for(self, error: float, *, measured_on: int) -> int:
         """How many calibration samples would bring the standard error down to this, if s falls as 1 / sqrt(n).
 
-        It falls more slowly where hardly any sample is misclassified: then the half error that is assumed shrinks with
-        n, and this many is only the least that it takes.
+        It falls more slowly where hardly any sample is misclassified: then this many is only the least that it takes.
         """
         return math.ceil(measured_on * (self.error / error) ** 2)
 
@@ -49,46 +55,91 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
         1.8205
     """
     z, size = _relative_to_the_truth(logits, labels)  # (C, N), in units of the largest |z_c - z_y|
-    return _over(size, _minimiser(z, start=size, missed=0.0)[0])
+    return _over(size, _minimiser(z, start=size))
 
 
 @torch.no_grad()
 def measure_temperature(logits: Tensor, labels: Tensor) -> Temperature:
-    """T* with half an error more than was seen, and the standard error of log T*.
+    """T* with as little bias as few samples allow, and how well they know it.
 
-    A calibration set is finite, so that it shows no error (or one too few) proves little. As in Platt's scaling, the
-    labels are smoothed: each is wrong with probability 1 / (2 (n + 1)), evenly over the other classes, the estimate
-    of Krichevsky and Trofimov for an event that n trials did not show. Psi stays strictly convex, and its minimiser is
-    finite on separable sets too. The error is the curvature's, 1 / sqrt(sum_i Var_p[beta z_i]).
+    A calibration set is finite, so that it shows no error (or one too few) proves little, and the plain minimiser of
+    the likelihood is too small on average, or 0. This is the posterior mean of log T under the density l(T) I(T), where
+    l is the likelihood and I = sum_i Var_p[z_i / T], the information on log T. With this prior the posterior mean has
+    no bias of order 1 / n (docs/FEEDBACK.md), and is finite on separable sets, too.
+
+    Args:
+        logits: Of a calibration set, (N, C).
+        labels: Its true classes, (N,).
+
+    Returns:
+        T*, the standard error of log T* and T*'s 95 % interval.
+
+    Example:
+        >>> logits = torch.tensor([[2.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+        >>> found = measure_temperature(logits, torch.tensor([0, 1, 0]))  # no error: the plain minimiser is 0
+        >>> 0 < found.lower < found.value < found.upper
+        True
     """
     z, size = _relative_to_the_truth(logits, labels)
-    samples = z.shape[1]
-    beta, variance = _minimiser(z, start=size, missed=0.5 / (samples + 1))
-    return Temperature(_over(size, beta), _over(1.0, beta * math.sqrt(samples * variance)))
+    if size == 0 or float(z.mean()) >= 0:  # the likelihood falls from beta = 0 on: no better than chance
+        return Temperature(math.inf, math.inf)
+    found = posterior_of(z)
+    return Temperature(
+        size * math.exp(-found.mean),
+        # near chance the likelihood hardly tells beta from 0, and log T may be anything
+        max(found.deviation, _over(1.0, found.beyond_chance)),
+        size * math.exp(-found.upper),
+        size * math.exp(-found.lower) if found.beyond_chance >= CHANCE_EXCLUDED else math.inf,
+    )
 
 
-def _minimiser(z: Tensor, *, start: float, missed: float) -> tuple[float, float]:
-    """The root beta of Psi'(beta) - missed * mean_{i, c != y} z_c, or its limits 0 and inf; and Psi'' there.
+@torch.no_grad()
+def temperature_p_value(logits: Tensor, labels: Tensor) -> float:
+    """The likelihood-ratio test of T = 1: a small value says that another temperature fits the labels better.
 
-    z (C, N) is relative to the truth, and is overwritten.
+    2 (l(T*) - l(1)), with l the log-likelihood of the labels, has one degree of freedom.
+
+    Args:
+        logits: Of samples that T was not fitted to, (N, C).
+        labels: Their true classes, (N,).
+
+    Returns:
+        The p-value, between 0 and 1.
+
+    Example:
+        >>> logits = torch.tensor([[2.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+        >>> round(temperature_p_value(logits, torch.tensor([0, 1, 1])), 2)
+        0.86
     """
-    classes, samples = z.shape
-    pull = missed * float(z.sum()) / (samples * max(classes - 1, 1))
-    if start == 0 or float(z.mean()) - pull >= 0:  # the slope at 0: no beta > 0 helps (conditions ii and iii)
-        return 0.0, 0.0
+    z, size = _relative_to_the_truth(logits, labels)
+    beta = _minimiser(z.clone(), start=size)
+    # where no sample is misclassified, T falls to 0, and only ties with the truth are left
+    best = -float((z == 0).sum(0).log().sum()) if math.isinf(beta) else _log_likelihood(z, beta)
+    ratio = 2 * (best - _log_likelihood(z, size))
+    return math.erfc(math.sqrt(max(ratio, 0.0) / 2))  # the tail of chi-square with one degree of freedom
+
+
+def _log_likelihood(z: Tensor, beta: float) -> float:
+    """sum_i log softmax(beta z_i) of the truth, which is at 0; z (C, N) is relative to it."""
+    return -float((beta * z).logsumexp(0).sum())
+
+
+def _minimiser(z: Tensor, *, start: float) -> float:
+    """The root beta of Psi'(beta), or its limits 0 and inf. z (C, N) is relative to the truth, and is overwritten."""
+    if start == 0 or float(z.mean()) >= 0:  # the slope at 0: no beta > 0 helps (conditions ii and iii)
+        return 0.0
     top = z.amax(0)  # (N,)
-    if pull >= 0 and float(top.max()) <= 0:  # no class beats the true one anywhere: Psi falls for ever (condition i)
-        return math.inf, 0.0
+    if float(top.max()) <= 0:  # no class beats the true one anywhere: Psi falls for ever (condition i)
+        return math.inf
 
     z -= top  # exp(beta z) is now safe for every beta, and sums to 1 at least
     low, high, beta, stride = 0.0, math.inf, start, math.inf  # from T = 1, where a feedback loop is at rest
     while True:
         slope, curvature = _slope(z, top, beta)
-        slope -= pull
         low, high = (beta, high) if slope < 0 else (low, beta)
         newton = beta - slope / curvature if curvature > 0 else math.inf
         if abs(newton - beta) <= 1e-10 * beta:
-            return newton, curvature  # convergence is quadratic: what is left of such an error is rounding
+            return newton  # convergence is quadratic: what is left of such an error is rounding
         # a Newton step must stay in the bracket and halve the step before; else the bracket is halved, or opened
         if low < newton < min(high, 10 * beta) and abs(newton - beta) < stride / 2:
             target = newton
@@ -96,9 +147,9 @@ def _minimiser(z: Tensor, *, start: float, missed: float) -> tuple[float, float]
             target = 10 * beta if high == math.inf else (low + high) / 2
         stride, beta = abs(target - beta), target
         if beta == math.inf:
-            return math.inf, 0.0  # the only errors are smaller than float64 can tell from a tie
+            return math.inf  # the only errors are smaller than float64 can tell from a tie
         if not low < beta < high:  # neighbouring numbers
-            return beta, curvature
+            return beta
 
 
 def _over(numerator: float, denominator: float) -> float:

@@ -44,7 +44,7 @@ class Point:
     @property
     def good(self) -> int:
         """How many seeds cannot be told from a calibrated model."""
-        return sum(result.metrics.calibrated if self.own_limit else result.calibrated for result in self.seeds)
+        return sum(result.metrics.as_calibrated_as_its_set if self.own_limit else result.calibrated for result in self.seeds)
 
     @property
     def calibrated(self) -> bool:

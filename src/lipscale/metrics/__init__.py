@@ -4,7 +4,9 @@
     ece, esce, maximum_ce                           over bins of equal width
     adaptive_ece, classwise_ece, smooth_ece         over bins of equal mass, class by class, without bins
     ece_floor, ece_limit                            what a calibrated model would show
+    calibration_error                               how far off, with limits, and whether that is within a tolerance
     measure                                         all of it, with intervals
+    how_far_off, temperature_sentence, ...          the verdict in sentences
 
 Each takes `probabilities=True` where the first argument holds probabilities.
 """
@@ -20,31 +22,38 @@ from lipscale.metrics.binned import (
     maximum_ce,
     reliability,
 )
+from lipscale.metrics.calibration_error import CalibrationError, calibration_error
 from lipscale.metrics.floor import Floor, ece_floor, ece_limit
 from lipscale.metrics.predictions import Predictions
 from lipscale.metrics.scores import accuracy, brier, nll
 from lipscale.metrics.smooth import smooth_ece
 from lipscale.metrics.summary import Intervals, Scores, measure
+from lipscale.metrics.verdict import as_good_as_its_set, how_far_off, temperature_sentence
 
 __all__ = [
     "Bins",
     "BrierParts",
+    "CalibrationError",
     "Floor",
     "Intervals",
     "Predictions",
     "Scores",
     "accuracy",
     "adaptive_ece",
+    "as_good_as_its_set",
     "brier",
     "brier_parts",
+    "calibration_error",
     "classwise_ece",
     "ece",
     "ece_floor",
     "ece_limit",
     "esce",
+    "how_far_off",
     "maximum_ce",
     "measure",
     "nll",
     "reliability",
     "smooth_ece",
+    "temperature_sentence",
 ]

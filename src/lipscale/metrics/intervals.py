@@ -58,13 +58,13 @@ def error_interval(cells: Bins, statistic: Statistic, *, replicates: int = REPLI
     def too_large(scale: float) -> bool:  # for it to be this low
         return float((simulated(scale) <= measured).double().mean()) < TAIL
 
-    lower = _last_scale_where(too_small)
-    upper = _last_scale_where(lambda scale: not too_large(scale))
+    lower = last_scale_where(too_small)
+    upper = last_scale_where(lambda scale: not too_large(scale))
     low = float(statistic(_expected_gap(cells, lower), cells.count)) if lower else 0.0
     return low, max(float(statistic(_expected_gap(cells, upper), cells.count)), float(measured))
 
 
-def _last_scale_where(holds: Callable[[float], bool]) -> float:
+def last_scale_where(holds: Callable[[float], bool]) -> float:
     """The end of the scales 0 <= scale where a condition holds; zero if it never does."""
     if not holds(0.0):
         return 0.0

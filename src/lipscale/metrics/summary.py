@@ -1,4 +1,4 @@
-"""All of it at once: every scalar with its interval, the ECE's floor and limit, and whether it is calibrated."""
+"""All of it at once: every scalar with its interval, the ECE's floor and limit, and the verdict on calibration."""
 
 import math
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from lipscale.metrics import binned
 from lipscale.metrics.binned import bins_for, by_class, equal_mass, equal_width
+from lipscale.metrics.calibration_error import TOLERANCE, error_of
 from lipscale.metrics.floor import CalibratedTwin
 from lipscale.metrics.intervals import NORMAL, Interval, error_interval, mean_interval, share_interval
 from lipscale.metrics.predictions import Predictions
@@ -50,19 +51,43 @@ class Scores:
     smooth_ece: float
     ece_floor: float  # the mean ECE of a perfectly calibrated model at this sample size, and its 95 % band
     ece_band: Interval
-    ece_limit: float  # what a calibrated model exceeds in 5 % of draws
-    calibrated: bool  # ece <= ece_limit
+    ece_limit: float  # what a model with a T* from so many calibration samples exceeds in 5 % of draws
+    as_calibrated_as_its_set: bool  # ece <= ece_limit: as good as its calibration set allows
+    calibration_error: float  # mean |confidence - accuracy| over groups of samples, corrected for noise
+    calibration_error_limits: Interval  # a lower and an upper limit, each with 95 % confidence
+    calibration_tolerance: float
+    calibrated: bool | None  # within the tolerance, by those limits; none where the samples cannot decide
+    samples_to_decide: int | None  # about how many test samples could, where these cannot
     bins: int
     intervals: Intervals
 
 
 def measure(
-    logits: Tensor, labels: Tensor, *, bins: int | None = None, calibration_size: int = 0, probabilities: bool = False
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    bins: int | None = None,
+    calibration_size: int = 0,
+    tolerance: float = TOLERANCE,
+    probabilities: bool = False,
 ) -> Scores:
-    """Every metric of this package, each with its 95 % interval.
+    """Every metric of this package, each with its 95 % interval, and whether the model is calibrated.
 
-    With `calibration_size` the limit carries the error of a T* that was fitted on so many samples. There are 15 bins,
-    or as many as samples where those are fewer.
+    Args:
+        logits: Of test samples, (N, C), from torch or numpy.
+        labels: Their true classes, (N,).
+        bins: Of the ECE; left out, 15, or as many as samples where those are fewer.
+        calibration_size: How many samples T* was fitted on. Only `ece_limit` allows for its error.
+        tolerance: The calibration error that may be ignored: 0.02 is two points.
+        probabilities: Whether the first argument holds probabilities.
+
+    Returns:
+        The scores.
+
+    Example:
+        >>> scores = measure(torch.tensor([[2.0, 0.0], [0.0, 1.0], [1.0, 0.0]]), torch.tensor([0, 1, 1]))
+        >>> round(scores.accuracy, 2), scores.calibrated  # three samples decide nothing
+        (0.67, None)
     """
     predictions = Predictions.of(logits, labels, probabilities=probabilities)
     bins = bins_for(len(predictions)) if bins is None else bins
@@ -73,6 +98,7 @@ def measure(
     sigma = bandwidth(gaps)
     twin = CalibratedTwin(predictions, bins)
     floor, limit = twin.floor(), twin.limit(calibration_size=calibration_size)
+    error = error_of(predictions, tolerance=tolerance)
     ece = float(binned.mean_absolute(top.gap, top.count))
     calibration = binned.brier_calibration(classwise, n)
     return Scores(
@@ -90,7 +116,12 @@ def measure(
         ece_floor=floor.mean,
         ece_band=(floor.lower, floor.upper),
         ece_limit=limit,
-        calibrated=ece <= limit,
+        as_calibrated_as_its_set=ece <= limit,
+        calibration_error=error.value,
+        calibration_error_limits=error.limits,
+        calibration_tolerance=tolerance,
+        calibrated=error.within,
+        samples_to_decide=error.samples_to_decide,
         bins=bins,
         intervals=Intervals(
             accuracy=share_interval(float(accuracy.mean()), n),
@@ -115,12 +146,18 @@ def _scaled(interval: Interval, factor: float) -> Interval:
 def _signed_interval(predictions: Predictions) -> tuple[float, float]:
     """Of mean confidence minus accuracy; a run of correct answers must not pass for certainty.
 
-    The variance is the sample's or a calibrated model's, mean p (1 - p), whichever is larger.
+    It holds the d that would not be surprised by the measured g: (g - d)^2 <= z^2 V(d) / N, with V(d) = mean r (1 - r)
+    for rates r = p - d, or more where the sample varies more than V(g). Where all p are equal it is Wilson's.
     """
-    gap, p = predictions.confidence - predictions.correct, predictions.confidence
-    variance = max(float(gap.var()) if len(gap) > 1 else 0.0, float((p * (1 - p)).mean()))
-    half = NORMAL * math.sqrt(variance / len(gap))
-    return float(gap.mean()) - half, float(gap.mean()) + half
+    n, p = len(predictions), predictions.confidence
+    gap = p - predictions.correct
+    g, calibrated, slope = float(gap.mean()), float((p * (1 - p)).mean()), float(2 * p.mean() - 1)
+    expected = calibrated + slope * g - g**2  # V(g)
+    wider = max(1.0, float(gap.var(correction=0)) / expected) if expected > 0 else 1.0
+    z = NORMAL**2 * wider / n
+    centre, root = g + z * slope / 2, z * (slope * g - g**2 + calibrated + z * (slope**2 / 4 + calibrated))
+    half = math.sqrt(max(root, 0.0))
+    return (centre - half) / (1 + z), (centre + half) / (1 + z)
 
 
 def _smooth_interval(predictions: Predictions, sigma: float) -> tuple[float, float]:

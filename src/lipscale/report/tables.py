@@ -36,6 +36,7 @@ def cells(metrics: Metrics, epsilons: Iterable[str] = ()) -> dict[str, Cell]:
     samples = f"and {metrics.calibration_size} calibration, {metrics.test_size} test"
     return {
         "accuracy": _number(metrics.accuracy, of.accuracy),
+        "calibration error": _number(metrics.calibration_error, metrics.calibration_error_limits),
         "ECE": _number(metrics.ece, of.ece),
         "ECE of a calibrated model": _number(metrics.ece_floor, metrics.ece_band),
         "ECE limit": _number(metrics.ece_limit),
@@ -47,7 +48,7 @@ def cells(metrics: Metrics, epsilons: Iterable[str] = ()) -> dict[str, Cell]:
         "NLL": _number(metrics.nll, of.nll),
         "Brier score": _number(metrics.brier, of.brier),
         "Brier score, calibration part": _number(metrics.brier_calibration, of.brier_calibration),
-        "T* on the test set": _number(metrics.temperature),
+        "T on the test set": _number(metrics.temperature, metrics.temperature_interval),
         **proven,
         "Phase I": Cell(f"{metrics.phase1_epochs} epochs", settled[metrics.settled]),
         "Phase II": Cell(f"{metrics.phase2_epochs} epochs"),

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from lipscale.certificates.robustness import AttackName, Robustness
+from lipscale.metrics.verdict import as_good_as_its_set, how_far_off, temperature_sentence
 from lipscale.runs.evaluation import Metrics
 
 ATTACK_NAMES: dict[AttackName, str] = {"pgd": "PGD", "autoattack": "AutoAttack"}
@@ -13,7 +14,10 @@ def verdict(metrics: Metrics, unit: str, robustness: Mapping[AttackName, Robustn
     attacks = [_attack(result, metrics.is_certified) for result in (robustness or {}).values()]
     advice = f"Beware: {metrics.advice}." if metrics.advice else ""
     certificate = _certificate(metrics, unit)
-    sentences = [_accuracy(metrics), _calibration(metrics), certificate, *attacks, _training(metrics), advice]
+    temperature = temperature_sentence(metrics.temperature, metrics.temperature_interval, metrics.temperature_p_value)
+    calibration = [how_far_off(metrics, metrics.test_size), temperature]
+    allowed = as_good_as_its_set(metrics, metrics.calibration_size)
+    sentences = [_accuracy(metrics), *calibration, certificate, *attacks, _training(metrics), allowed, advice]
     return [sentence for sentence in sentences if sentence]
 
 
@@ -26,23 +30,6 @@ def _accuracy(metrics: Metrics) -> str:
     low, high = map(percent, metrics.intervals.accuracy)
     share = percent(metrics.accuracy)
     return f"It classifies {share} of {metrics.test_size} test samples correctly (95 % interval {low} to {high})."
-
-
-def _calibration(metrics: Metrics) -> str:
-    # the limit allows for the error of a T* from so many samples
-    size = metrics.calibration_size
-    allowed = f"one calibrated on {size} samples" if size else "in most draws"
-    low, high = metrics.intervals.esce
-    if metrics.calibrated:
-        finding, upto = "not distinguishable from calibrated", "up to"
-    elif low <= 0 <= high:
-        finding, upto = "not calibrated (over-confident in places, under-confident in others)", "would stay below"
-    else:
-        finding, upto = "over-confident" if low > 0 else "under-confident", "would stay below"
-    return (
-        f"It is {finding}: its ECE is {metrics.ece:.4f}, where at this sample size a perfectly calibrated model would "
-        f"show {metrics.ece_floor:.4f} on average, and {allowed} {upto} {metrics.ece_limit:.4f}."
-    )
 
 
 def _certificate(metrics: Metrics, unit: str) -> str:

@@ -7,10 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from lipscale.bounds import get_lipschitz, is_constrained
-from lipscale.calibration.temperature import fit_temperature
+from lipscale.calibration.temperature import measure_temperature, temperature_p_value
 from lipscale.certificates import certified_accuracy, prove
 from lipscale.data import Samples, as_input
 from lipscale.metrics import Scores, measure
+from lipscale.metrics.calibration_error import TOLERANCE
+from lipscale.metrics.intervals import Interval
 
 AT_ONCE = 4096  # samples in memory
 
@@ -19,7 +21,9 @@ AT_ONCE = 4096  # samples in memory
 class HeldOutMetrics(Scores):
     """What was measured on the test part: the scores, and what is proven."""
 
-    temperature: float  # T* on the test set
+    temperature: float  # T* on the test set, and its 95 % interval
+    temperature_interval: Interval
+    temperature_p_value: float  # of the likelihood-ratio test of T = 1
     lipschitz_constant: float | None  # L; none where no constant holds the network
     lipschitz_bound: float  # proven; inf where nothing is
     certified_accuracy: dict[str, float]  # by epsilon
@@ -54,15 +58,25 @@ class Evaluation:
     radii: Tensor  # (N,), certified for the predicted class, right or wrong
 
 
-def evaluate(net: nn.Module, samples: Samples, *, epsilons: Sequence[float], calibration_size: int = 0) -> Evaluation:
+def evaluate(
+    net: nn.Module,
+    samples: Samples,
+    *,
+    epsilons: Sequence[float],
+    calibration_size: int = 0,
+    tolerance: float = TOLERANCE,
+) -> Evaluation:
     """Accuracy, calibration with its uncertainty, and certified accuracy of a network on labelled samples."""
     proof, labels = prove(net, samples.inputs.shape[1:]), samples.labels.long()
     certificates = [proof(as_input(chunk)) for chunk in samples.inputs.split(AT_ONCE)]
     logits, radii = (torch.cat(parts) for parts in zip(*((c.logits, c.radius()) for c in certificates), strict=True))
-    scores = measure(logits, labels, calibration_size=calibration_size)
+    scores = measure(logits, labels, calibration_size=calibration_size, tolerance=tolerance)
+    temperature = measure_temperature(logits, labels)
     metrics = HeldOutMetrics(
         **vars(scores),
-        temperature=fit_temperature(logits, labels),
+        temperature=temperature.value,
+        temperature_interval=(temperature.lower, temperature.upper),
+        temperature_p_value=temperature_p_value(logits, labels),
         lipschitz_constant=get_lipschitz(net) if is_constrained(net) else None,
         lipschitz_bound=proof.bound,
         certified_accuracy=certified_accuracy(radii * (logits.argmax(1) == labels), epsilons),

@@ -103,6 +103,7 @@ def evaluate_run(run: Run, *, data_dir: Path | None = None, epsilons: tuple[floa
         held_out_samples(run, data_dir=data_dir),
         epsilons=sorted({*run.settings.epsilons, *(epsilons or ())}),
         calibration_size=run.metrics.calibration_size,
+        tolerance=run.settings.calibration_tolerance,
     )
     metrics = dataclasses.replace(run.metrics, **vars(measured.metrics))
     save_predictions(run.folder, measured)

@@ -171,7 +171,11 @@ def _fit(
         save_tensors(folder / MODEL, result.net.state_dict(), fingerprints(folder))
         on_device = test.to(device_of(result.net))
         evaluation = evaluate(
-            result.net, on_device, epsilons=settings.epsilons, calibration_size=result.calibration_size
+            result.net,
+            on_device,
+            epsilons=settings.epsilons,
+            calibration_size=result.calibration_size,
+            tolerance=settings.calibration_tolerance,
         )
         save_predictions(folder, evaluation)
         metrics = Metrics(

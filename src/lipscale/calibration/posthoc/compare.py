@@ -34,7 +34,7 @@ class Row:
     nll: float
     ece: float
     ece_limit: float  # what a calibrated model would stay below
-    calibrated: bool  # not distinguishable from calibrated: ece <= ece_limit
+    calibrated: bool | None  # to within two points; none where the test samples cannot decide
     keeps_radii: bool  # the network's certified radii hold for it as they are
 
 
@@ -55,7 +55,8 @@ def compare(
 ) -> list[Row]:
     """Fit each calibrator on the calibration set alone, and measure it on the test set.
 
-    The ECE's limit allows for the error of a T* from that many calibration samples; where nothing was fitted, for none.
+    The verdict is the same for all. The ECE's limit allows for the error of a T* from that many calibration samples;
+    where nothing was fitted, for none.
 
     Args:
         calibration_logits: (N, C).

@@ -23,8 +23,8 @@ class Unchanged(Calibrator):
 class TemperatureScaling(Calibrator):
     """z / T* with T* = argmin_T NLL(z / T) (Sec. 2.2; Guo et al., 2017); classes and radii are invariant (Eq. 8).
 
-    `temperature` is T*. Where no calibration sample is misclassified it is that of `measure_temperature`, which allows
-    for half an error more than was seen; where the logits are no better than chance it is inf: all classes alike.
+    `temperature` is T*. Where no calibration sample is misclassified it is that of `measure_temperature`, which is
+    finite there; where the logits are no better than chance it is inf: all classes alike.
     """
 
     keeps_radii = True
