@@ -4,6 +4,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lipscale.certificates.robustness import Robustness
+from lipscale.cli.wording import as_commands
 from lipscale.report.tables import cells
 from lipscale.report.verdict import ATTACK_NAMES, verdict
 from lipscale.runs.evaluation import Metrics
@@ -23,7 +24,7 @@ def print_metrics(metrics: Metrics, unit: str) -> None:
     console.print(table)
     console.print()
     for sentence in verdict(metrics, unit):
-        console.print(sentence, highlight=False, markup=False)
+        console.print(as_commands(sentence), highlight=False, markup=False)
 
 
 def print_robustness(result: Robustness, unit: str, *, certified: bool = True) -> None:

@@ -44,7 +44,8 @@ class Point:
     @property
     def good(self) -> int:
         """How many seeds cannot be told from a calibrated model."""
-        return sum(result.metrics.as_calibrated_as_its_set if self.own_limit else result.calibrated for result in self.seeds)
+        seeds = self.seeds
+        return sum(run.metrics.as_calibrated_as_its_set if self.own_limit else run.calibrated for run in seeds)
 
     @property
     def calibrated(self) -> bool:
