@@ -20,6 +20,7 @@ from lipscale.metrics.intervals import Interval, draw_correct, last_scale_where
 from lipscale.metrics.predictions import Predictions
 
 FEWEST_GROUPS, MOST_GROUPS = 6, 15
+MARGIN, PER_GROUP = 2.3, 0.8  # see `groups_for`
 CELLS = 24  # groups are simulated in parts, about so many in all, so that confidences within one keep their differences
 REPLICATES = 1999
 LEVEL = 0.05  # of each limit
@@ -70,7 +71,7 @@ def error_of(predictions: Predictions, *, tolerance: float = TOLERANCE, seed: in
     lower, upper = twin.lower(), twin.upper()
     value = min(max(twin.typical(), lower), upper)
     within = True if upper < tolerance else False if lower > tolerance else None
-    needed = None if within is not None else _samples_to_decide(len(predictions), value, (lower, upper), tolerance)
+    needed = None if within is not None else _samples_to_decide(predictions, value, (lower, upper), tolerance)
     return CalibrationError(value, (lower, upper), tolerance, within, needed)
 
 
@@ -81,18 +82,28 @@ def groups_for(predictions: Predictions, tolerance: float) -> int:
     0.8 sqrt(K), and one that is off by the tolerance shows at least tolerance / sqrt(v / N) - 1.6 in 95 % of draws. The
     0.7 in between is for the spread of the first.
     """
+    error = math.sqrt(_variance(predictions) / len(predictions))
+    spare = tolerance / error - MARGIN if error > 0 else math.inf
+    resolved = int((min(max(spare, 0.0), 100.0) / PER_GROUP) ** 2)
+    return min(max(resolved, FEWEST_GROUPS), MOST_GROUPS, len(predictions))
+
+
+def _variance(predictions: Predictions) -> float:
+    """Of a calibrated model's answers, mean p (1 - p)."""
     p = predictions.confidence
-    error = math.sqrt(float((p * (1 - p)).mean()) / len(p))
-    spare = tolerance / error - 2.3 if error > 0 else math.inf
-    resolved = int((min(max(spare, 0.0), 100.0) / 0.8) ** 2)
-    return min(max(resolved, FEWEST_GROUPS), MOST_GROUPS, len(p))
+    return float((p * (1 - p)).mean())
 
 
-def _samples_to_decide(samples: int, value: float, limits: Interval, tolerance: float) -> int:
-    """How many would move the nearer limit past the tolerance: limits approach the value as 1 / sqrt(n)."""
-    width = limits[1] - value if value < tolerance else value - limits[0]
-    distance = abs(value - tolerance)
-    needed = samples * (width / distance) ** 2 if distance > 0 else math.inf
+def _samples_to_decide(predictions: Predictions, value: float, limits: Interval, tolerance: float) -> int:
+    """About how many samples would decide: as many as a calibrated model needs, or more if there are so many already.
+
+    Then the error is near the tolerance, and its limits, which approach it as 1 / sqrt(n), must become narrow enough.
+    """
+    samples = len(predictions)
+    needed = _variance(predictions) * ((MARGIN + PER_GROUP * math.sqrt(FEWEST_GROUPS)) / tolerance) ** 2
+    if samples >= needed:
+        width = limits[1] - value if value < tolerance else value - limits[0]
+        needed = samples * (width / max(abs(value - tolerance), 1e-9)) ** 2
     if needed >= MOST_SAMPLES:
         return MOST_SAMPLES
     digits = 1 - int(math.log10(max(needed, 1.0)))  # two digits are all that such a guess is worth
@@ -145,11 +156,11 @@ class _Simulation:
             return 0.0
         noise = self.noise.view(self.groups, -1).sum(1)
         single = (self._only(int(noise.argmax())), self._only(int(noise.argmin())))
-        found = [self._error_where(too_small, self._scaled(self.cells.gap / self.cells.count.clamp(min=1)))]
+        limit = self._error_where(too_small, self.cells.gap / self.cells.count.clamp(min=1))
         for u in _both_signs(single):
-            if not too_small(self._rate(1.0, self._scaled(u) * 1e6)):  # a group may be too small to hold so much
-                found.append(self._error_where(too_small, u))
-        return min(found)
+            if not too_small(self._rate(limit / self.unit, self._scaled(u))):
+                limit = min(limit, self._error_where(too_small, u))
+        return limit
 
     def typical(self) -> float:
         """The error under which the measured one is the median."""
@@ -160,6 +171,8 @@ class _Simulation:
         """The largest error in this direction at which a condition on the rates holds."""
         u = self._scaled(u)
         scale = last_scale_where(lambda scale: holds(self._rate(scale, u)))
+        if scale == 0:
+            return 0.0
         return float(self._error(self.cells.confidence - self.cells.count * self._rate(scale, u)))
 
     def _scaled(self, u: Tensor) -> Tensor:
