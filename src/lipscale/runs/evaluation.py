@@ -11,7 +11,7 @@ from lipscale.certificates.certificate import ROUNDING_SAMPLES, certified_accura
 from lipscale.data import Samples
 from lipscale.layers.evaluation import evaluation_mode
 from lipscale.metrics import Scores, measure
-from lipscale.metrics.calibration_error import TOLERANCE
+from lipscale.metrics.tolerance import TOLERANCE
 from lipscale.metrics.intervals import Interval
 from lipscale.training.inference import predict_logits
 
