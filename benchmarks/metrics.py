@@ -18,9 +18,9 @@ def main(samples: int = 1_000_000, classes: int = 10, repeats: int = 3) -> None:
         seconds.append(time.perf_counter() - start)
     shown = ", ".join(f"{s:.2f}" for s in seconds)
     print(f"{samples:,} x {classes} logits on {torch.get_num_threads()} threads: {shown} s")
-    for name, value in found.items():
+    for name, value in vars(found).items():
         if isinstance(value, float):
-            print(f"  {name:18} {value:.6f}  {found['intervals'].get(name, '')}")
+            print(f"  {name:18} {value:.6f}  {getattr(found.intervals, name, '')}")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import torch
 
 from lipscale import metrics
 from lipscale.errors import UserError
-from lipscale.metrics.calibration_error import _Simulation, error_of, groups_for
+from lipscale.metrics.tolerance import _Simulation, error_of, groups_for
 
 TOLERANCE = 0.02
 

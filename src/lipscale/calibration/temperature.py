@@ -109,7 +109,7 @@ def temperature_p_value(logits: Tensor, labels: Tensor) -> float:
     Example:
         >>> logits = torch.tensor([[2.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
         >>> round(temperature_p_value(logits, torch.tensor([0, 1, 1])), 2)
-        0.86
+        0.81
     """
     z, size = _relative_to_the_truth(logits, labels)
     beta = _minimiser(z.clone(), start=size)

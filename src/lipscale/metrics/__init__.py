@@ -22,12 +22,12 @@ from lipscale.metrics.binned import (
     maximum_ce,
     reliability,
 )
-from lipscale.metrics.calibration_error import CalibrationError, calibration_error
 from lipscale.metrics.floor import Floor, ece_floor, ece_limit
 from lipscale.metrics.predictions import Predictions
 from lipscale.metrics.scores import accuracy, brier, nll
 from lipscale.metrics.smooth import smooth_ece
 from lipscale.metrics.summary import Intervals, Scores, measure
+from lipscale.metrics.tolerance import CalibrationError, calibration_error
 from lipscale.metrics.verdict import as_good_as_its_set, how_far_off, temperature_sentence
 
 __all__ = [

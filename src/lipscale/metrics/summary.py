@@ -8,12 +8,12 @@ from torch import Tensor
 
 from lipscale.metrics import binned
 from lipscale.metrics.binned import bins_for, by_class, equal_mass, equal_width
-from lipscale.metrics.calibration_error import TOLERANCE, error_of
 from lipscale.metrics.floor import CalibratedTwin
 from lipscale.metrics.intervals import NORMAL, Interval, error_interval, mean_interval, share_interval
 from lipscale.metrics.predictions import Predictions
 from lipscale.metrics.scores import brier_of, nll_of
 from lipscale.metrics.smooth import bandwidth, grid_of_gaps, smooth_ece_at
+from lipscale.metrics.tolerance import TOLERANCE, error_of
 
 COARSE = 512  # cells of the grid on which the smooth ECE's interval is simulated
 

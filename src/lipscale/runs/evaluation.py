@@ -11,7 +11,7 @@ from lipscale.calibration.temperature import measure_temperature, temperature_p_
 from lipscale.certificates import certified_accuracy, prove
 from lipscale.data import Samples, as_input
 from lipscale.metrics import Scores, measure
-from lipscale.metrics.calibration_error import TOLERANCE
+from lipscale.metrics.tolerance import TOLERANCE
 from lipscale.metrics.intervals import Interval
 
 AT_ONCE = 4096  # samples in memory
