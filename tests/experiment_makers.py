@@ -27,6 +27,9 @@ def made_up_metrics(*, esce=(-0.01, 0.01), **changes):
     known = {
         **{"accuracy": 0.9, "test_size": 1000, "ece": 0.01, "ece_floor": 0.012, "ece_limit": 0.02, "calibrated": True},
         **{"certified_accuracy": {"0.25": 0.6}, "lipschitz_constant": 5.0, "phase1_epochs": 40, "settled": True},
+        **{"calibration_error": 0.01, "calibration_error_limits": (0.0, 0.015), "calibration_tolerance": 0.02},
+        **{"samples_to_decide": 0, "as_calibrated_as_its_set": True, "temperature": 1.02},
+        **{"temperature_interval": (0.97, 1.08), "temperature_p_value": 0.4},
         **{"advice": None, "ece_band": (0.0, 0.02), "intervals": replace(intervals, esce=esce)},
     }
     return Metrics(**{**zeros, **known, **changes})

@@ -25,7 +25,7 @@ from lipscale.data.idx import read_idx
 from lipscale.data.plain_pickle import read_plain_pickle
 from lipscale.errors import UserError
 from lipscale.runs.predict import read_inputs
-from lipscale.runs.run import load, resume
+from lipscale.runs import load, resume
 from lipscale.runs.settings_file import read_settings
 from lipscale.settings import Settings
 from makers import (

@@ -202,7 +202,7 @@ def test_the_words_hold_all_points_against_one_limit(results, drawn):
         assert run.limit == ece_limit(logits, labels, run.answers.bins, calibration_size=allowed)
         assert run.strict_limit == ece_limit(logits, labels, run.answers.bins) < run.limit
         if size:
-            assert run.calibrated is run.metrics.calibrated
+            assert run.calibrated is run.metrics.as_calibrated_as_its_set
     shown = [results.of(row)[0] for row in offsets_figure(TINY, DATA)]
     below = sum(run.metrics.ece <= run.strict_limit for run in shown)
     assert f"Without that allowance {below} of {len(shown)} runs" in drawn["pareto-digits"].caption[-1]
@@ -213,7 +213,7 @@ def test_a_sweeps_front_holds_each_run_against_its_own_limit(results):
     found = [(row.name, results.of(row)) for row in rows]
     axes = front(found).figure.axes[0]
     circles = [line for line in axes.get_lines() if line.get_marker() == "o"]
-    verdicts = [run.metrics.calibrated for _, (run,) in found]
+    verdicts = [run.metrics.as_calibrated_as_its_set for _, (run,) in found]
     assert [circle.get_markerfacecolor() != "white" for circle in circles] == verdicts
     limits = [f"limit {run.metrics.ece_limit:.4f}" for _, (run,) in found]
     assert all(limit in words for limit, words in zip(limits, front(found).caption[1:], strict=True))

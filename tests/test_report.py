@@ -204,22 +204,38 @@ def test_l_is_drawn_at_every_epoch_from_its_start(runs):
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({}, "not distinguishable from calibrated: its ECE is 0.0100"),
-        ({"ece": 0.05, "calibrated": False, "esce": (0.02, 0.08)}, "It is over-confident: its ECE is 0.0500"),
-        ({"ece": 0.05, "calibrated": False, "esce": (-0.08, -0.02)}, "It is under-confident"),
-        ({"ece": 0.05, "calibrated": False}, "over-confident in places, under-confident in others"),
+        ({}, "It is calibrated to within 2 points: confidence and accuracy differ by 1 point on average, with 95 %"),
+        (
+            {
+                "calibrated": False,
+                "calibration_error": 0.05,
+                "calibration_error_limits": (0.03, 0.08),
+                "esce": (0.02, 0.08),
+            },
+            "It is not calibrated to within 2 points",
+        ),
+        ({"esce": (0.02, 0.08)}, "too high (95 % interval 2 to 8 points)"),
+        ({"esce": (-0.08, -0.02)}, "too low (95 % interval 2 to 8 points)"),
+        ({"calibrated": None, "samples_to_decide": 2500}, "about 2,500 would decide"),
+        ({}, "T = 1.02 (95 % interval 0.97 to 1.08; p-value of T = 1 0.400"),
         ({}, "60.0 % for changes up to 0.25"),
         ({}, "settled at L = 5 after 40 epochs"),
         ({"settled": False}, "had not settled after 40 epochs"),
         ({"settled": None}, "trained at a fixed L = 5"),
         ({"lipschitz_constant": None}, "carries no certificate"),
-        ({"calibration_size": 144}, "0.0120 on average, and one calibrated on 144 samples up to 0.0200."),
-        ({"calibration_size": 0}, "0.0120 on average, and in most draws up to 0.0200."),
+        ({"calibration_size": 144}, "no larger than a temperature from 144 calibration samples would leave"),
+        ({"calibration_size": 0}, "no larger than a calibrated model on as many test samples would leave"),
         ({"advice": "6 samples know little"}, "Beware: 6 samples know little."),
     ],
 )
 def test_the_verdict_in_plain_words(changes, text):
     assert text in " ".join(verdict(made_up_metrics(**changes), "pixels in [0, 1]"))
+
+
+def test_whether_it_is_as_good_as_its_set_is_never_said_first():
+    said = verdict(made_up_metrics(calibration_size=144), "pixels in [0, 1]")
+    place = next(i for i, sentence in enumerate(said) if "144 calibration samples" in sentence)
+    assert place > next(i for i, sentence in enumerate(said) if "calibrated to within" in sentence)
 
 
 def test_runs_side_by_side_have_every_epsilon_in_order(runs):

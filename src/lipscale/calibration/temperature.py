@@ -75,8 +75,9 @@ def measure_temperature(logits: Tensor, labels: Tensor) -> Temperature:
         T*, the standard error of log T* and T*'s 95 % interval.
 
     Example:
+        >>> import torch, lipscale
         >>> logits = torch.tensor([[2.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
-        >>> found = measure_temperature(logits, torch.tensor([0, 1, 0]))  # no error: the plain minimiser is 0
+        >>> found = lipscale.measure_temperature(logits, torch.tensor([0, 1, 0]))  # no error: the plain minimiser is 0
         >>> 0 < found.lower < found.value < found.upper
         True
     """
