@@ -15,9 +15,7 @@ import pytest
 import lipscale
 from lipscale.settings import Settings
 
-ROOT = (
-    Path(__file__).parents[1] if (Path(__file__).parents[1] / "pyproject.toml").exists() else Path(__file__).parents[2]
-)
+ROOT = Path(__file__).parents[1]
 TESTS = ROOT / "tests"
 STAGES = [path.stem for path in (ROOT / "src" / "lipscale").iterdir() if not path.name.startswith("_")]
 PUBLIC = [name for name in lipscale.__all__ if not inspect.ismodule(getattr(lipscale, name))]
@@ -140,7 +138,7 @@ def test_the_python_of_the_pages_runs(page, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_commands_of_the_tutorial_run(tmp_path):
     """Those on the embedded digits, in a shortened run; pictures and tables of one's own are made up."""
     (tmp_path / "first.yaml").write_text("epochs: 10\nwidth: 32\n")

@@ -260,7 +260,7 @@ def _explain(kind: type[BaseModel], error: ValidationError, values: dict[str, An
     name = "" if where.startswith("--") else f"{key}: "  # a flag is a name already
     if first["type"] == "extra_forbidden":
         nearest = difflib.get_close_matches(key, kind.model_fields, n=1)
-        hint = f"did you mean {nearest[0]!r}?" if nearest else f"known: {', '.join(kind.model_fields)}"
+        hint = f"did you mean {nearest[0]!r}?" if nearest else "lipscale.Settings lists them all"
         return f"{where}unknown setting {key!r}; {hint}"
     message = first["msg"].removeprefix("Input ").removeprefix("Value error, ")
     if first["type"] == "literal_error":

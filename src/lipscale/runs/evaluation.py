@@ -11,8 +11,8 @@ from lipscale.calibration.temperature import measure_temperature, temperature_p_
 from lipscale.certificates import certified_accuracy, prove
 from lipscale.data import Samples, as_input
 from lipscale.metrics import Scores, measure
-from lipscale.metrics.tolerance import TOLERANCE
 from lipscale.metrics.intervals import Interval
+from lipscale.metrics.tolerance import TOLERANCE
 
 AT_ONCE = 4096  # samples in memory
 

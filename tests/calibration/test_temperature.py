@@ -271,7 +271,7 @@ def rare_errors(n, generator):
     return z, torch.multinomial(torch.softmax(z, 1), 1, generator=generator).squeeze(1)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("n", [144, 500])
 def test_rare_errors_leave_hardly_a_bias_and_intervals_that_cover(n):
     generator = torch.Generator().manual_seed(n)
@@ -281,7 +281,7 @@ def test_rare_errors_leave_hardly_a_bias_and_intervals_that_cover(n):
     assert 0.92 <= np.mean([m.lower <= 1 <= m.upper for m in found]) <= 0.985
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("n", [50, 144, 1000])
 def test_the_interval_covers_and_the_test_has_its_size_where_errors_are_common(n):
     found, rejected = [], 0

@@ -81,7 +81,7 @@ def dying_at(write, moment):
 
 
 # data, versions, settings, three checkpoints, model, predictions, metrics
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("moment", ["within", "within the rename", "after"])
 @pytest.mark.parametrize("write", range(9))
 def test_death_at_every_write(tmp_path, monkeypatch, whole, write, moment):
@@ -134,7 +134,7 @@ def test_other_settings_go_on_in_the_middle_of_an_epoch(tmp_path, changes):
     assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signals_finish_the_batch_save_and_say_how_to_go_on(tmp_path, name, code):
     script = Path(sys.executable).with_name("lipscale")

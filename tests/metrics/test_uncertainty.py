@@ -81,7 +81,7 @@ def test_the_signed_interval_of_equal_confidences_is_wilsons():
     assert metrics.summary._signed_interval(predictions) == pytest.approx((0.9 - high, 0.9 - low), abs=1e-12)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_band_covers_the_ece_of_calibrated_predictions_in_93_to_97_percent():
     generator = torch.Generator().manual_seed(1)
     inside = 0
@@ -93,7 +93,7 @@ def test_the_band_covers_the_ece_of_calibrated_predictions_in_93_to_97_percent()
     assert 930 <= inside <= 970
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_band_covers_a_hundred_flat_classes_too():
     generator = torch.Generator().manual_seed(1)
     inside = 0
@@ -105,7 +105,7 @@ def test_the_band_covers_a_hundred_flat_classes_too():
     assert inside >= 0.93 * 400  # few values are possible, so a band must hold more than it promises
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("test_size", [1000, 10_000])
 def test_the_limit_holds_for_a_temperature_fitted_on_500_samples_in_93_to_97_percent(test_size):
     generator = torch.Generator().manual_seed(2)
@@ -166,7 +166,7 @@ def test_the_interval_of_a_mean_is_the_normal_one():
     assert high - low == pytest.approx(2 * 1.959964 * np.std(np.arange(100), ddof=1) / 10)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("miscalibration", [0.0, 0.01, 0.05])
 @pytest.mark.parametrize("n", [500, 5000])
 def test_the_interval_covers_the_true_binned_error_whatever_the_bias(miscalibration, n):

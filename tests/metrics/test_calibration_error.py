@@ -163,7 +163,7 @@ def test_the_verdict_is_that_of_the_upper_limit():
         assert is_called_calibrated(predictions) is (error_of(predictions).within is True)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "n", "sharpness"),
     [
@@ -177,14 +177,14 @@ def test_a_model_beyond_the_tolerance_is_called_calibrated_in_at_most_5_percent(
     assert called <= 16  # 5 % and two standard deviations
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("sharpness", [1.0, 3.0, 8.0])
 def test_a_calibrated_model_with_10000_samples_is_called_so_in_at_least_90_percent(sharpness):
     called = sum(map(is_called_calibrated, models("none", 10_000, sharpness=sharpness, draws=200)))
     assert called >= 172  # 90 % less two standard deviations
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["over", "tilt"])
 def test_the_limits_hold_in_95_percent_each(kind):
     found = [error_of(p).limits for p in models(kind, 2000, sharpness=2.0, draws=100, error=0.03)]

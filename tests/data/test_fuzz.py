@@ -21,6 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from test_download import GOOD, tar, zipped
 
 import lipscale
 from lipscale.certificates.robustness import Attack
@@ -34,12 +35,13 @@ from lipscale.errors import UserError
 from lipscale.experiments.sweep import read_grid, rows_of
 from lipscale.report.figures import draw_all
 from lipscale.report.record import read_record
-from lipscale.runs.predict import read_inputs
 from lipscale.runs import attack_run, load, resume
+from lipscale.runs.predict import read_inputs
 from lipscale.runs.settings_file import read_settings
 from lipscale.settings import Settings
 from makers import python2_pickle, python3_pickle, table_rows, write_csv, write_tiny_imagenet
-from test_download import GOOD, tar, zipped
+
+pytestmark = pytest.mark.long
 
 SECONDS = float(os.environ.get("LIPSCALE_FUZZ_SECONDS", "0"))
 EXAMPLES = 40

@@ -214,7 +214,7 @@ def test_mistakes_are_one_line_and_exit_code_two(bad, arguments, message):
 
 @pytest.mark.slow
 def test_the_example_runs():
-    example = Path(__file__).parents[1] / "examples" / "own_loop.py"
+    example = Path(__file__).parents[2] / "examples" / "own_loop.py"
     done = subprocess.run([sys.executable, example], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout.split("accuracy ")[1].split()[0]) > 0.95

@@ -243,7 +243,7 @@ class TestCommands:
         monkeypatch.setitem(profiles.PROFILES, "mini", profile)
         return profile
 
-    @pytest.mark.slow
+    @pytest.mark.long
     def test_reproduce_all_then_again_without_training(self, small, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         runner = CliRunner()

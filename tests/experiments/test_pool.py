@@ -113,7 +113,7 @@ class TestPool:
         monkeypatch.setattr("lipscale.experiments.results.version", lambda name: "999")
         assert not finished(folder, plan[2])
 
-    @pytest.mark.slow
+    @pytest.mark.long
     def test_a_killed_process_costs_nothing_but_time(self, tmp_path):
         plan = [tiny(epochs=80, seed=seed) for seed in range(2)]
         killed = []
@@ -149,7 +149,7 @@ class TestPool:
         assert "`batch_size` 100000 is larger" in why
         assert consequence == "the run that it follows has failed"
 
-    @pytest.mark.slow
+    @pytest.mark.long
     def test_killed_in_the_middle_it_goes_on_and_leaves_no_process_behind(self, tmp_path):
         grid = {"settings": {**TINY, "epochs": 30}, "methods": ["list"], "seeds": [0, 1, 2]}
         (tmp_path / "grid.yaml").write_text(yaml.safe_dump(grid))
