@@ -1,5 +1,6 @@
 """Every command through the console script, as a user types it; and what happens when it is typed wrong."""
 
+import ast
 import json
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conftest import lipscale
+from conftest import lipscale, real_folder
 
 QUICK = ("--limit", "300", "--epochs", "2", "--phase2-epochs", "1", "--width", "16", "--device", "cpu")
 
@@ -213,8 +214,13 @@ def test_mistakes_are_one_line_and_exit_code_two(bad, arguments, message):
 
 
 @pytest.mark.slow
-def test_the_example_runs():
+def test_the_example_of_an_own_loop_ends_calibrated_and_certified():
+    real_folder("fashion-mnist")
     example = Path(__file__).parents[2] / "examples" / "own_loop.py"
+    assert len(example.read_text().splitlines()) <= 45
     done = subprocess.run([sys.executable, example], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout.split("accuracy ")[1].split()[0]) > 0.95
+    assert float(done.stdout.split("ECE ")[1].split()[0]) < 0.02
+    certified = ast.literal_eval(done.stdout.split("certified accuracy ")[1])
+    assert certified["0"] > 0.8
+    assert certified["0"] > certified["0.1412"] > 0.3
