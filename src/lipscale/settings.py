@@ -101,7 +101,7 @@ class TrainingSettings(StageSettings):
 
     method: MethodName = Field(
         "list",
-        description="list finds L by calibration feedback; fixed keeps --lipschitz and trains on all data. The others "
+        description="list finds L by calibration feedback; fixed keeps `lipschitz` and trains on all data. The others "
         "are baselines: an unconstrained network without a certificate.",
     )
     lipschitz: float = Field(
@@ -130,7 +130,7 @@ class TrainingSettings(StageSettings):
     phase2_epochs: int | None = Field(
         None,
         ge=0,
-        description="Epochs of Phase II, on top of --epochs; left out, it is their last tenth (none below 10).",
+        description="Epochs of Phase II, on top of `epochs`; left out, it is their last tenth (none below 10).",
     )
     phase2_start: Literal["continue", "restart"] = Field(
         "continue",

@@ -582,3 +582,9 @@ class TestBadInput:
         quick(net, rows, box=(0.0, 1.0), **options)
         assert 0 <= min(float(x.min()) for x in seen) <= max(float(x.max()) for x in seen) <= 1
         assert not any(isinstance(module, OrthoLinear) for module in net.modules())
+
+
+def test_labels_beyond_the_networks_classes_are_named():
+    data = torch.utils.data.TensorDataset(torch.rand(40, 4), torch.arange(40) % 5)
+    with pytest.raises(lipscale.UserError, match=r"expected labels in 0..1, got 0..4"):
+        lipscale.fit(lipscale.models.mlp(2, 4, 8), data, epochs=1, progress=False, batch_size=40)

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
+from lipscale.cli.wording import as_commands
 from lipscale.settings import Settings
 
 # the heading of --help under which each setting and those after it stand
@@ -33,7 +34,7 @@ def with_settings_as_flags(command: Any) -> Any:
         choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else None
         metavar = "|".join(choices) if choices else _kind(field.annotation)
         # text all the way: Settings checks it and names the flag, as it does for YAML
-        option = typer.Option(metavar=metavar, help=f"{field.description}{default}", rich_help_panel=group)
+        option = typer.Option(metavar=metavar, help=as_commands(f"{field.description}{default}"), rich_help_panel=group)
         annotations[name] = Annotated[str | None, option]
     keyword = inspect.Parameter.KEYWORD_ONLY
     command.__signature__ = inspect.Signature(

@@ -3,12 +3,16 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lipscale.errors import UserError
 from lipscale.settings import CONSTRAINED, Settings
+
+if TYPE_CHECKING:
+    from lipscale.certificates import Attack, Robustness
+    from lipscale.runs import Run
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The run folder that `lipscale train` wrote.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
@@ -48,9 +52,8 @@ def evaluate(
     """
     from lipscale.attacks import require_autoattack
     from lipscale.certificates.robustness import Attack
-    from lipscale.cli.progress import AttackProgress
     from lipscale.cli.show import print_metrics, print_robustness
-    from lipscale.runs import attack_run, evaluate_run, load
+    from lipscale.runs import evaluate_run, load
     from lipscale.runs.folder import strict_json
 
     attack = attack.lower()
@@ -70,24 +73,26 @@ def evaluate(
         print_metrics(metrics, unit)
     robustness = None
     if attack != "none":
-        try:
-            with AttackProgress() as progress:
-                robustness = attack_run(
-                    loaded,
-                    Attack(attack, seed=seed),  # type: ignore[arg-type]
-                    samples=attack_samples,
-                    epsilons=epsilons,
-                    data_dir=data_dir,
-                    on_progress=progress,
-                )
-        except KeyboardInterrupt:
-            typer.echo("Stopped. The same command goes on where it was.", err=True)
-            raise typer.Exit(130) from None
+        chosen = Attack(attack, seed=seed)  # type: ignore[arg-type]
+        robustness = _attack(loaded, chosen, samples=attack_samples, epsilons=epsilons, data_dir=data_dir)
         if not as_json:
             print_robustness(robustness, unit, certified=metrics.is_certified)
             typer.echo(f"\nSee it with: lipscale report {run}")
     if as_json:
         typer.echo(strict_json(asdict(metrics) | ({} if robustness is None else {"robustness": asdict(robustness)})))
+
+
+def _attack(run: "Run", attack: "Attack", **how: Any) -> "Robustness":
+    """Attack a run behind a progress display."""
+    from lipscale.cli.progress import AttackProgress
+    from lipscale.runs import attack_run
+
+    try:
+        with AttackProgress() as progress:
+            return attack_run(run, attack, on_progress=progress, **how)
+    except KeyboardInterrupt:
+        typer.echo("Stopped. The same command goes on where it was.", err=True)
+        raise typer.Exit(130) from None
 
 
 def _epsilons(text: str) -> tuple[float, ...]:
@@ -120,7 +125,7 @@ def predict(
 
     if out is not None and out.suffix not in (".csv", ".json"):
         raise UserError(f"--out {out}: expected a name that ends in .csv or .json")
-    reach = _epsilons(epsilon)[0] if epsilon else None
+    largest = _epsilons(epsilon)[0] if epsilon else None
     loaded = load(run, device=device)
     truth: list[str] = []
     if files:
@@ -129,7 +134,7 @@ def predict(
         inputs, labels = first_test_samples(loaded, 10, data_dir=data_dir)
         names = [f"test sample {i}" for i in range(len(inputs))]
         truth = [loaded.classes[y] for y in labels.tolist()]
-    answers = predict(loaded, inputs, names, epsilon=reach)
+    answers = predict(loaded, inputs, names, epsilon=largest)
     if out is not None:
         write_atomically(out, (as_csv(answers) if out.suffix == ".csv" else f"{to_json(answers)}\n").encode())
         typer.echo(f"Wrote {len(answers)} predictions to {out}", err=True)

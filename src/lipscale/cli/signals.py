@@ -25,14 +25,14 @@ class StopRequest:
 
 
 @contextmanager
-def polite_stop(request: StopRequest, say: Callable[[str], None]) -> Iterator[None]:
+def polite_stop(request: StopRequest, tell: Callable[[str], None]) -> Iterator[None]:
     """Within, the first signal only sets the request, for a training to finish its batch and save."""
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         request.signal = number
         for name in NAMES:
             signal.signal(name, before[name])  # a second one is not held back
-        say("Stopping after this batch; once more to stop at once.")
+        tell("Stopping after this batch; once more to stop at once.")
 
     before = {name: signal.signal(name, on_signal) for name in NAMES}
     try:

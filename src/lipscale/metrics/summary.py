@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lipscale.metrics import binned
-from lipscale.metrics.binned import bins_for, by_class, equal_mass, equal_width
+from lipscale.metrics.binned import Bins, bins_for, by_class, equal_mass, equal_width
 from lipscale.metrics.floor import CalibratedTwin
 from lipscale.metrics.intervals import NORMAL, Interval, error_interval, mean_interval, share_interval
 from lipscale.metrics.predictions import Predictions
@@ -91,7 +91,7 @@ def measure(
     """
     predictions = Predictions.of(logits, labels, probabilities=probabilities)
     bins = bins_for(len(predictions)) if bins is None else bins
-    n, c = predictions.values.shape
+    n = len(predictions)
     top, mass, classwise = (cells(predictions, bins) for cells in (equal_width, equal_mass, by_class))
     accuracy, nll, brier = predictions.correct, nll_of(predictions), brier_of(predictions)
     gaps = grid_of_gaps(predictions)
@@ -123,19 +123,25 @@ def measure(
         calibrated=error.within,
         samples_to_decide=error.samples_to_decide,
         bins=bins,
-        intervals=Intervals(
-            accuracy=share_interval(float(accuracy.mean()), n),
-            nll=mean_interval(nll),
-            brier=mean_interval(brier),
-            # the cells of all classes share n samples, so their mean square is 1 / C of the Brier score's part
-            brier_calibration=_scaled(error_interval(classwise, binned.mean_square), c),
-            ece=error_interval(top, binned.mean_absolute),
-            esce=_signed_interval(predictions),
-            maximum_ce=error_interval(top, binned.largest),
-            adaptive_ece=error_interval(mass, binned.mean_absolute),
-            classwise_ece=error_interval(classwise, binned.mean_absolute),
-            smooth_ece=_smooth_interval(predictions, sigma),
-        ),
+        intervals=_intervals(predictions, top, mass, classwise, sigma),
+    )
+
+
+def _intervals(predictions: Predictions, top: Bins, mass: Bins, classwise: Bins, sigma: float) -> Intervals:
+    """The 95 % interval of each metric, from the bins of equal width and of equal mass, and class by class."""
+    n, c = predictions.values.shape
+    return Intervals(
+        accuracy=share_interval(float(predictions.correct.mean()), n),
+        nll=mean_interval(nll_of(predictions)),
+        brier=mean_interval(brier_of(predictions)),
+        # the cells of all classes share n samples, so their mean square is 1 / C of the Brier score's part
+        brier_calibration=_scaled(error_interval(classwise, binned.mean_square), c),
+        ece=error_interval(top, binned.mean_absolute),
+        esce=_signed_interval(predictions),
+        maximum_ce=error_interval(top, binned.largest),
+        adaptive_ece=error_interval(mass, binned.mean_absolute),
+        classwise_ece=error_interval(classwise, binned.mean_absolute),
+        smooth_ece=_smooth_interval(predictions, sigma),
     )
 
 

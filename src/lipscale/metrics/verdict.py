@@ -59,11 +59,11 @@ def temperature_sentence(temperature: float, interval: Interval, p_value: float)
         return "On the test set it is no better than chance, so that no temperature would mend it."
     low, high = interval
     end = "no upper limit" if math.isinf(high) else f"{high:.2f}"
-    chance = "below 0.001" if p_value < 0.001 else f"{p_value:.3f}"
+    p = "below 0.001" if p_value < 0.001 else f"{p_value:.3f}"
     meaning = "T = 1 is calibrated, above is over-confident"
     return (
         f"The temperature that fits the test set is T = {temperature:.2f} (95 % interval {low:.2f} to {end}; p-value "
-        f"of T = 1 {chance}; {meaning})."
+        f"of T = 1 {p}; {meaning})."
     )
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lipscale import _processes as processes
 from lipscale._random import random_stream
-from lipscale.errors import DivergedError, StoppedError
+from lipscale.errors import DivergedError, StoppedError, UserError
 from lipscale.layers import estimate_means
 from lipscale.training.batches import Batches
 from lipscale.training.optimizer import set_share
@@ -64,6 +64,8 @@ def train_epoch(
         set_share(optimizer, training.plan.share(phase, number, step, len(data), training.epochs_of(1)))
         stream = random_stream(settings.seed, "method", training.epochs_of(1), step + 1)
         logits = training.forward(training.method.transform(net, inputs, labels, stream))
+        if step == 0:
+            _require_classes(labels, logits.shape[1])
         loss = training.method.loss(logits, labels, weights=training.class_weights)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -84,6 +86,12 @@ def train_epoch(
         if last is not None and not net(last).isfinite().all():
             raise DivergedError(f"the logits became infinite in epoch {number} of Phase {'I' * phase}")
     return loss_sum / count, correct_sum / count
+
+
+def _require_classes(labels: Tensor, classes: int) -> None:
+    """Asked of the first batch alone: it synchronises, and wrong labels are wrong from the start."""
+    if int(labels.min()) < 0 or int(labels.max()) >= classes:
+        raise UserError(f"expected labels in 0..{classes - 1}, got {int(labels.min())}..{int(labels.max())}")
 
 
 def finish_weights(training: "Training", data: Batches, phase: int, number: int) -> None:

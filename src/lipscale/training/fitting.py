@@ -63,7 +63,8 @@ def fit(
         calibration: Likewise, for the feedback on L; left out, a tenth of `train`.
         epochs: The budget: the whole training is planned for it.
         offset: Margin offset xi of the loss; larger is more robust, often less accurate.
-        checkpoint: A file to save to after every epoch. Where it exists, training goes on from it.
+        checkpoint: A file to save to after every epoch. Where it exists, training goes on from it: to the same numbers
+            with a Dataset, whose order we draw; a DataLoader that shuffles draws its own.
         progress: Show a progress bar.
         on_epoch: Called after every epoch, once its checkpoint is saved.
         should_stop: Asked after every batch; a yes saves the checkpoint and raises StoppedError.
@@ -99,14 +100,21 @@ def fit(
         except StoppedError:
             if path is not None:
                 save_training(path, training)
-            done = training.history[-1] if training.history else None
-            where = "0 whole epochs" if done is None else f"{done.epoch} whole epochs of Phase {'I' * done.phase}"
-            raise StoppedError(f"stopped after {where}{', all is saved' if path else ''}") from None
+            raise StoppedError(_where_it_stopped(training, path)) from None
         except DivergedError as error:
-            last = f"; the last good checkpoint is {path}" if path is not None and path.exists() else ""
-            rate = training.settings.learning_rate
-            raise DivergedError(f"{error}{last}; try a smaller `learning_rate` than {rate:g}") from None
+            raise DivergedError(f"{error}{_what_to_try(training, path)}") from None
     return _finished(training)
+
+
+def _where_it_stopped(training: Training, path: Path | None) -> str:
+    done = training.history[-1] if training.history else None
+    where = "0 whole epochs" if done is None else f"{done.epoch} whole epochs of Phase {'I' * done.phase}"
+    return f"stopped after {where}{', all is saved' if path else ''}"
+
+
+def _what_to_try(training: Training, path: Path | None) -> str:
+    last = f"; the last good checkpoint is {path}" if path is not None and path.exists() else ""
+    return f"{last}; try a smaller `learning_rate` than {training.settings.learning_rate:g}"
 
 
 def new_training(
