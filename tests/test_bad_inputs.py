@@ -24,8 +24,8 @@ from lipscale.data import Column, DataSettings, Preprocessing, load_dataset
 from lipscale.data.idx import read_idx
 from lipscale.data.plain_pickle import read_plain_pickle
 from lipscale.errors import UserError
+from lipscale.runs import load, resume
 from lipscale.runs.predict import read_inputs
-from lipscale.runs.run import load, resume
 from lipscale.runs.settings import Settings, make_settings, read_settings
 from makers import (
     python2_pickle,
@@ -635,20 +635,20 @@ PICKLES = {
         BATCH.replace(struct.pack("<i", 4) + b"J", struct.pack("<i", -4) + b"J", 1),
         "odd shape",
     ),
-    "objects": (BATCH.replace(b"U\x02u1", b"U\x02O8"), "a call of numpy dtype"),
-    "numbers": (BATCH.replace(b"U\x02u1", b"U\x02i8"), "a call of numpy dtype"),
+    "objects": (BATCH.replace(b"U\x02u1", b"U\x02O8"), "a call of dtype"),
+    "numbers": (BATCH.replace(b"U\x02u1", b"U\x02i8"), "a call of dtype"),
     "os.system": (b"\x80\x02}(U\x04datacos\nsystem\nU\x02id\x85Ru.", "a call of os system"),
     "eval": (b"\x80\x02}(U\x04datac__builtin__\neval\nU\x02id\x85Ru.", "a call of __builtin__ eval"),
-    "a persistent object": (b"\x80\x02U\x01xQ.", "the instruction BINPERSID"),
-    "an extension": (b"\x80\x02\x82\x01.", "the instruction EXT1|no pickle"),
-    "a new object": (b"\x80\x02cos\nPopen\n)\x81.", "the instruction NEWOBJ"),
-    "a memo that is not there": (b"\x80\x02h\x07.", "used twice"),
-    "a memo of gigabytes": (b"\x80\x02}r\xff\xff\xff\x7f.", "a memo out of order"),
-    "too many instructions": (b"\x80\x02}(" + b"]" * 2_100_000 + b"u.", "more than 2000000 instructions"),
+    "a persistent object": (b"\x80\x02U\x01xQ.", "plain data .KeyError: 81"),
+    "an extension": (b"\x80\x02\x82\x01.", "plain data .KeyError: 130"),
+    "a new object": (b"\x80\x02cos\nPopen\n)\x81.", "a call of os Popen"),
+    "a memo that is not there": (b"\x80\x02h\x07.", "plain data .*Memo value not found"),
+    "a memo of gigabytes": (b"\x80\x02}r\xff\xff\xff\x7f.", "expected 'data'"),
+    "too many instructions": (b"\x80\x02}(" + b"]" * 2_100_000 + b"u.", "more than 2000000 steps"),
     "an empty stack": (b"\x80\x02e.", "no pickle"),
-    "floats": (pickle.dumps({"data": 0.5}, 2), "the instruction BINFLOAT"),
-    "a set": (pickle.dumps({"data": {1}}, 2), "a call of|instruction"),
-    "protocol 5": (pickle.dumps({"data": [1]}, 5), "expected 'data'|instruction"),
+    "floats": (pickle.dumps({"data": 0.5}, 2), "plain data .KeyError: 71"),
+    "a set": (pickle.dumps({"data": {1}}, 2), "a call of __builtin__ set"),
+    "protocol 5": (pickle.dumps({"data": [1]}, 5), "plain data .KeyError: 149"),
     "a billion digits": (b"\x80\x02}U\x01aI" + b"9" * 5000 + b"\ns.", "no pickle"),
 }
 
@@ -844,7 +844,11 @@ def test_data_descriptions_of_runs(finished, tmp_path, name):
 RUN_FILES = {
     "settings gone": ("settings.yaml", None, "no run folder"),
     "settings that are none": ("settings.yaml", b"[1]", "settings.yaml"),
-    "settings of another width": ("settings.yaml", b"width: 16\nmodel: mlp\nbatch_size: 9\n", "does not fit"),
+    "settings of another width": (
+        "settings.yaml",
+        b"width: 16\nmodel: mlp\nbatch_size: 9\n",
+        "settings.yaml .*is not what the network",
+    ),
     "data gone": ("data.json", None, "data.json"),
     "data no JSON": ("data.json", b"{", "cannot read"),
     "data nested to death": ("data.json", b"[" * 100000, "cannot read|damaged"),

@@ -34,8 +34,8 @@ from lipscale.errors import UserError
 from lipscale.experiments.sweep import read_grid, rows_of
 from lipscale.report.figures import draw_all
 from lipscale.report.record import read_record
+from lipscale.runs import attack_run, load, resume
 from lipscale.runs.predict import read_inputs
-from lipscale.runs.run import attack_run, load, resume
 from lipscale.runs.settings import Settings, make_settings, read_settings
 from makers import python2_pickle, python3_pickle, table_rows, write_csv, write_tiny_imagenet
 from test_download import GOOD, tar, zipped
