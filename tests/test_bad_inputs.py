@@ -60,7 +60,7 @@ CSV = {
     "only blank lines": ("\n\n\n", "line 1: expected the names"),
     "only a header": (HEAD + "\n", "no row below"),
     "no header": (lines(*GOOD).replace("k", "").replace("c", ""), "line 1 holds numbers"),
-    "no label column": (lines("a,b,kind,z", *GOOD), "no column 'y'.*it has a, b, kind, z"),
+    "no label column": (lines("a,b,kind,z", *GOOD), "no column 'y'.*known: a, b, kind, z"),
     "a label column misspelt": (lines("a,b,kind,Y ", *GOOD), "no column 'y'"),
     "two columns of one name": (lines("a,a,kind,y", *GOOD), "two columns are called 'a'"),
     "a column without a name": (lines("a,,kind,y", *GOOD), "column 2 has no name"),
@@ -72,13 +72,16 @@ CSV = {
     "an infinite number": (lines(HEAD, *GOOD, "inf,2,k0,c0"), "line 32: column 'a' holds an infinite"),
     "a number too large": (lines(HEAD, *GOOD, "1e999,2,k0,c0"), "line 32: column 'a' holds an infinite"),
     "minus infinity": (lines(HEAD, "-Infinity,2,k0,c0", *GOOD), "line 2: column 'a' holds an infinite"),
-    "a label missing": (lines(HEAD, *GOOD[:9], "1,2,k0,"), "line 11: the label .column 'y'. is missing"),
-    "a label NA": (lines(HEAD, *GOOD[:9], "1,2,k0,NA"), "line 11: the label"),
+    "a label missing": (lines(HEAD, *GOOD[:9], "1,2,k0,"), "line 11: column 'y' lacks the label"),
+    "a label NA": (lines(HEAD, *GOOD[:9], "1,2,k0,NA"), "line 11: column 'y' lacks the label"),
     "a label misspelt once": (
         lines("a,kind,y", *(f"{i},k,cl{'ass'}{i % 2}" for i in range(20)), "1,k,clas1"),
-        "line 22: label 'clas1' occurs only once; did you mean 'class1'",
+        "line 22: column 'y' has the label 'clas1', which occurs only once; did you mean 'class1'",
     ),
-    "a label once": (lines(HEAD, *GOOD, "1,2,k0,zebra"), "line 32: label 'zebra' occurs only once"),
+    "a label once": (
+        lines(HEAD, *GOOD, "1,2,k0,zebra"),
+        "line 32: column 'y' has the label 'zebra', which occurs only once",
+    ),
     "one class": (lines("a,y", *(f"{i},same" for i in range(20))), "one class only"),
     "labels that are numbers": (lines("a,y", *(f"{i},{i}.25" for i in range(1500))), "more than 1000 different values"),
     "two samples": (lines("a,y", "1,p", "2,q"), "occurs only once"),
@@ -133,7 +136,7 @@ def test_tables(tmp_path, name):
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({}, "which column is the class. Give `label`, one of a, b, kind, y"),
+        ({}, "which column is the class. Give `label`; known: a, b, kind, y"),
         ({"label": "kindd"}, "no column 'kindd'.*did you mean 'kind'"),
         ({"label": "y", "drop": ("id",)}, "no column 'id' .`drop`."),
         ({"label": "y", "drop": ("a", "b", "kind")}, "nothing to learn from"),
@@ -142,7 +145,10 @@ def test_tables(tmp_path, name):
         ({"label": "y", "test_data": "."}, "is a folder"),
         ({"label": "y", "test_data": "other.csv"}, "other.csv has no column 'y'"),
         ({"label": "y", "test_data": "lacks.csv"}, "lacks.csv has no column 'kind'"),
-        ({"label": "y", "test_data": "typo.csv"}, "typo.csv, line 3: unknown label 'cc1'; did you mean 'c1'"),
+        (
+            {"label": "y", "test_data": "typo.csv"},
+            "typo.csv, line 3: column 'y' has the unknown label 'cc1'; did you mean 'c1'",
+        ),
         ({"label": "y", "test_data": "text.csv"}, "text.csv, line 2: column 'a' expects a number, got 'x'"),
         ({"label": "y", "test_data": "empty.csv"}, "empty.csv holds no row"),
     ],
@@ -195,11 +201,14 @@ PARQUET = {
         parquet_bytes({"a": [1.0, 2.0, float("inf"), 3.0], "y": ["a", "b"] * 2}),
         "row 3: column 'a' holds an infinite",
     ),
-    "a label missing": (parquet_bytes({"a": [1.0] * 4, "y": ["a", "b", None, "a"]}), "row 3: the label"),
+    "a label missing": (
+        parquet_bytes({"a": [1.0] * 4, "y": ["a", "b", None, "a"]}),
+        "row 3: column 'y' lacks the label",
+    ),
     "one class": (parquet_bytes({"a": [1.0] * 4, "y": ["a"] * 4}), "one class only"),
     "a label once": (
         parquet_bytes({"a": [1.0] * 5, "y": ["ab", "ab", "cd", "cd", "ac"]}),
-        "row 5: label 'ac' occurs only",
+        "row 5: column 'y' has the label 'ac', which occurs only",
     ),
     "many texts": (
         parquet_bytes({"a": [f"t{i}" for i in range(150)], "y": ["a", "b"] * 75}),
@@ -242,7 +251,7 @@ NPZ = {
     "text": (b"hello", "no .npz file"),
     "half a zip": (zipped(x=SMALL, y=npy(Y))[:-40], "no .npz file"),
     "a zip of text": (zipped(x=b"hello", y=b"world"), "no .npz file"),
-    "an empty zip": (zipped(), "holds no array; expected x and y"),
+    "an empty zip": (zipped(), "expected x and y .*got no array"),
     "only x": (zipped(x=npy(X)), "expected x and y"),
     "only y": (zipped(y=npy(Y)), "expected x and y"),
     "half a test part": (zipped(x=npy(X), y=npy(Y), y_test=npy(Y)), "one of x_test and y_test"),
@@ -301,7 +310,7 @@ NPZ = {
     "labels below zero": (zipped(x=npy(X), y=npy(Y - 1)), "label -1 of sample 0"),
     "labels with gaps": (zipped(x=npy(X), y=npy(Y * 5)), "without gaps; 1 does not occur"),
     "a label of nine billion": (zipped(x=npy(X), y=npy(Y * 9 * 10**9)), "without gaps"),
-    "fewer labels": (zipped(x=npy(X), y=npy(Y[:-1])), "20 rows in x but 19 in y"),
+    "fewer labels": (zipped(x=npy(X), y=npy(Y[:-1])), "bad.npz has 20 inputs but 19 labels"),
     "no rows": (zipped(x=npy(X[:0]), y=npy(Y[:0])), "empty"),
     "one class": (zipped(x=npy(X), y=npy(Y * 0)), "1 class"),
     "fewer names than classes": (zipped(x=npy(X), y=npy(Y), classes=npy(np.array(["a"]))), "1 class"),
@@ -355,12 +364,12 @@ PREDICT = {
     "pixels out of range": (GREY, "bad.npy", npy(np.full((4, 4), 7.0)), r"numbers in \[0, 1\]"),
     "NaN pixels": (GREY, "bad.npy", npy(np.full((4, 4), np.nan)), "input 0 holds NaN"),
     "an empty array": (GREY, "bad.npy", npy(np.zeros((0, 4, 4))), "expected numbers"),
-    "an archive without x": (GREY, "bad.npz", zipped(z=npy(np.zeros((4, 4)))), "plain arrays with an x"),
+    "an archive without x": (GREY, "bad.npz", zipped(z=npy(np.zeros((4, 4)))), "bad.npz: expected an array x"),
     "an archive that is none": (GREY, "bad.npz", b"hello", "no .npz file"),
     "a picture for a table": (NUMBERS, "bad.png", b"hello", "not pictures"),
     "too few numbers": (NUMBERS, "bad.csv", b"1,2\n", "expected numbers for inputs"),
     "a ragged row": (NUMBERS, "bad.csv", b"1,2,3\n1,2\n", "line 2: expected 3 numbers"),
-    "a text among numbers": (NUMBERS, "bad.csv", b"1,2,3\n1,x,3\n", "line 2: expected numbers"),
+    "a text among numbers": (NUMBERS, "bad.csv", b"1,2,3\n1,x,3\n", "line 2: expected 3 numbers .*got '1,x,3'"),
     "a NaN among numbers": (NUMBERS, "bad.csv", b"1,nan,3\n", "input 0 holds NaN"),
     "no rows": (NUMBERS, "bad.csv", b"a,b,c\n", "no row of numbers"),
     "no text": (NUMBERS, "bad.csv", b"\xff\xfe\x00", "cannot read"),
@@ -497,7 +506,7 @@ def test_folders(tmp_path, case):
 
 @pytest.mark.parametrize(
     ("test", "match"),
-    [("nowhere", "nowhere does not exist"), ("file", "file is no folder"), ("empty", "empty holds no class folder")],
+    [("nowhere", "nowhere does not exist"), ("file", "file is no folder"), ("empty", "empty holds 0 class folders")],
 )
 def test_test_folders(tmp_path, test, match):
     write_folder(tmp_path / "set")
@@ -508,8 +517,8 @@ def test_test_folders(tmp_path, test, match):
 
 NAMES = {
     "": "unknown data set ''|is no|holds",
-    "cifer10": "did you mean cifar10",
-    "mnist2": "did you mean mnist",
+    "cifer10": "did you mean 'cifar10'",
+    "mnist2": "did you mean 'mnist'",
     "nothing.csv": "nothing.csv does not exist",
     "no/such/folder": "does not exist",
     "x" * 5000: "unknown data set",
@@ -625,7 +634,7 @@ PICKLES = {
     "labels that are texts": (python2_pickle({"labels": ["a"] * 4, "data": PIXELS}), "whole numbers"),
     "labels that are booleans": (pickle.dumps({"labels": [True] * 4, "data": "x"}, 2), "expected 'data'"),
     "too few labels": (python2_pickle({"labels": [0, 1], "data": PIXELS}), "4 images do not go with its 2 labels"),
-    "labels out of range": (python2_pickle({"labels": [0, 1, 2, 250], "data": PIXELS}), "do not go with"),
+    "labels out of range": (python2_pickle({"labels": [0, 1, 2, 250], "data": PIXELS}), "whole numbers in 0..99"),
     "rows of another length": (python2_pickle({"labels": [0] * 4, "data": PIXELS[:, :100]}), "rows of 3072 bytes"),
     "an array that claims more than it has": (
         BATCH.replace(struct.pack("<i", 4) + b"J", struct.pack("<i", 2**31 - 1) + b"J", 1),
@@ -691,7 +700,7 @@ TINY = {
     "a class misspelt": (
         "val/val_annotations.txt",
         "val_0.JPEG\tn0l\t0\n",
-        "line 1: unknown class 'n0l'; did you mean n0",
+        "line 1: unknown class 'n0l'; did you mean 'n0",
     ),
     "another class": (
         "val/val_annotations.txt",

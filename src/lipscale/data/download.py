@@ -21,17 +21,7 @@ Progress = Callable[[str, int, int | None], None]  # file name, bytes so far, by
 
 
 def get(name: str, target: Path | None = None, *, mirror: str | None = None, progress: Progress | None = None) -> Path:
-    """Download a public set into a folder of its own below `target`.
-
-    Args:
-        name: A name of READERS that has addresses.
-        target: The data folder; by default the one that is searched, too.
-        mirror: Another address to get the same files from.
-        progress: Called with a file's name, the bytes so far, and the bytes in all or None.
-
-    Returns:
-        The set's folder.
-    """
+    """Download a public set into a folder of its own below `target`, from a mirror or its official places."""
     known = READERS[name]
     target = target or Path(DOWNLOADS).expanduser()
     folder, files = known.layouts[0]
@@ -53,8 +43,7 @@ def get(name: str, target: Path | None = None, *, mirror: str | None = None, pro
                 raise UserError(f"{', '.join(known.files)} lacks files of {name}; expected {', '.join(files)}")
             os.replace(Path(room) / folder, target / folder)
     except OSError as error:
-        reason = error.strerror or error
-        raise UserError(f"cannot write to {target}: {reason}; choose another `data_dir`") from error
+        raise UserError(f"cannot write to {target}: {error.strerror or error}; choose another `data_dir`") from error
     return target / folder
 
 
@@ -64,22 +53,15 @@ def fetch(file: str, sha256: str, places: Sequence[str], folder: Path, progress:
     from requests import RequestException
 
     pooch.get_logger().setLevel("WARNING")
-    left, reason = list(places), ""
-    for attempt in range(ATTEMPTS):
-        if not left:
-            break
-        place = left[attempt % len(left)]
-        url = f"{place.rstrip('/')}/{file}"
+    left, reason = [f"{place.rstrip('/')}/{file}" for place in places], ""
+    for attempt in range(ATTEMPTS if left else 0):
+        url = left[attempt % len(left)]
         if not url.startswith(("http://", "https://")):
             raise UserError(f"{url}: expected an address that starts with http:// or https://")
-        if attempt >= len(places):
-            time.sleep(PAUSE * 2 ** (attempt - len(places)))
-        download = pooch.HTTPDownloader(
-            progressbar=_Counter(url, file, progress),
-            chunk_size=BLOCK,
-            timeout=TIMEOUT,
-            headers={"User-Agent": "lipscale", "Accept-Encoding": "identity"},
-        )
+        time.sleep(PAUSE * 2 ** (attempt - len(places)) if attempt >= len(places) else 0)
+        headers = {"User-Agent": "lipscale", "Accept-Encoding": "identity"}
+        counter = _Counter(url, file, progress)
+        download = pooch.HTTPDownloader(progressbar=counter, chunk_size=BLOCK, timeout=TIMEOUT, headers=headers)
         try:
             return Path(pooch.retrieve(url, f"sha256:{sha256}", file, folder, downloader=download))
         except RequestException as error:
@@ -88,7 +70,9 @@ def fetch(file: str, sha256: str, places: Sequence[str], folder: Path, progress:
             if isinstance(error, UserError):
                 raise
             reason = f"{url}: these are not the official bytes ({error})"
-            left.remove(place)  # it would send the same again
+            left.remove(url)  # it would send the same again
+            if not left:
+                break
     raise UserError(f"cannot get {file}: {' '.join(reason.split())[:300]}")
 
 

@@ -1,17 +1,14 @@
 """From a name or a path to a Dataset."""
 
-import difflib
 from pathlib import Path
 
 from lipscale.data import arrays
-from lipscale.data.csv_file import open_csv
-from lipscale.data.dataset import Dataset, Preprocessing, Samples, hold_out
+from lipscale.data.dataset import Dataset, Preprocessing, Samples, hint, hold_out
 from lipscale.data.folder import read_folder
-from lipscale.data.memory import require_file
-from lipscale.data.parquet_file import open_parquet
 from lipscale.data.registry import READERS, data_folders, find_folder
 from lipscale.data.settings import DataSettings
-from lipscale.data.table import Source, read_table, shortened
+from lipscale.data.table import read_table
+from lipscale.data.table_file import open_table
 from lipscale.errors import UserError
 
 TABLES = (".csv", ".tsv", ".txt", ".parquet", ".pq")
@@ -49,16 +46,16 @@ def load_dataset(
         folder = find_folder(name, data_dir)
         if folder is None:
             searched = ", ".join(map(str, data_folders(data_dir)))
-            raise UserError(f"{name} is not in any of {searched}: {READERS[name].get}")
+            layout, files = READERS[name].layouts[0]
+            manual = f"put its files ({', '.join(files[:2])}, ...) into DIR/{layout} and give DIR as `data_dir`"
+            raise UserError(f"{name} is not in any of {searched}: {READERS[name].get}, or {manual}")
         return READERS[name].read(folder)
     path = Path(name).expanduser()
     if _exists(path):
         return _read_path(path, settings, classes, stored)
     if path.suffix or len(path.parts) > 1:
         raise UserError(f"{name} does not exist")
-    nearest = difflib.get_close_matches(name, READERS, n=1)
-    hint = f"did you mean {nearest[0]}? " if nearest else ""
-    raise UserError(f"unknown data set {name!r}; {hint}Known: {', '.join(READERS)}, or the path of {KINDS}")
+    raise UserError(f"unknown data set {name!r}; {hint(name, tuple(READERS))} Or give the path of {KINDS}")
 
 
 def _exists(path: Path) -> bool:
@@ -80,18 +77,12 @@ def _read_path(path: Path, settings: DataSettings, classes: tuple[str, ...], sto
     raise UserError(f"{path} is no data set; expected {KINDS}")
 
 
-def open_table(path: Path) -> Source:
-    """A table with named columns."""
-    require_file(path)
-    return open_parquet(path) if path.suffix.lower() in (".parquet", ".pq") else open_csv(path)
-
-
 def _read_table_file(
     path: Path, settings: DataSettings, classes: tuple[str, ...], stored: Preprocessing | None
 ) -> Dataset:
     source = open_table(path)
     if settings.label is None:
-        raise UserError(f"{path}: which column is the class? Give `label`, one of {shortened(source.names)}")
+        raise UserError(f"{path}: which column is the class? Give `label`; {hint('', source.names)}")
     table = read_table(
         source,
         label=settings.label,
@@ -100,15 +91,13 @@ def _read_table_file(
         columns=stored.columns if stored else (),
         classes=classes,
     )
-    assert table.labels is not None
     samples = Samples(table.rows, table.labels)
     if len(table.classes) < 2:
         raise UserError(f"{path}: column {settings.label!r} holds one class only; a classifier needs at least 2")
     if settings.test_data is not None:
         source = open_table(settings.test_data)
         held_out = read_table(source, label=settings.label, columns=table.columns, classes=table.classes)
-        assert held_out.labels is not None
-        train, test = samples, Samples(held_out.rows, held_out.labels)
+        parts = samples, Samples(held_out.rows, held_out.labels)
     else:
-        train, test = hold_out(samples, settings.test_fraction, table.classes)
-    return Dataset(path.stem, train, test, table.classes, columns=table.columns)
+        parts = hold_out(samples, settings.test_fraction, table.classes)
+    return Dataset(path.stem, *parts, table.classes, columns=table.columns)

@@ -4,12 +4,13 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from itertools import islice
+from functools import partial
 from math import prod
 from pathlib import Path
-from typing import TypeVar
+from threading import Lock
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -27,9 +28,9 @@ MOST_PIXELS = 50_000_000  # twice that for a JPEG, which is decoded at a fractio
 LARGE = 8_000_000  # pixels; larger ones are decoded one at a time, as each takes up to 600 megabytes
 GREY_MODES = ("1", "L", "LA")
 AHEAD = 64  # pictures that a worker may be ahead
+LARGE_ONES = Lock()
 
 T = TypeVar("T")
-R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -55,17 +56,8 @@ def read_picture(path: Path, shape: tuple[int, ...], *, fit: str) -> np.ndarray:
     `fit` says what to do with another size: "crop" scales it to cover and cuts the rest off evenly, "stretch" ignores
     the proportions, "pad" scales it to fit and adds black. What shines through a transparent picture is white.
     """
-    found = _decoded(path, shape, fit, most=MOST_PIXELS * 2)
-    assert found is not None
-    return found
-
-
-def _decoded(path: Path, shape: tuple[int, ...], fit: str, *, most: int) -> np.ndarray | None:
-    """The picture, or None where it has more than `most` pixels."""
     channels, height, width = shape
-    with _opened(path) as picture:
-        if prod(picture.size) > most:
-            return None
+    with _opened(path) as picture, LARGE_ONES if prod(picture.size) > LARGE else nullcontext():
         if picture.mode.startswith(("I", "F")):
             raise UserError(f"{path} has more than 8 bits a pixel ({picture.mode}); convert it to 8 bits first")
         large = prod(picture.size) > LARGE
@@ -76,7 +68,8 @@ def _decoded(path: Path, shape: tuple[int, ...], fit: str, *, most: int) -> np.n
             seen = Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen)
         seen = seen.convert("L" if channels == 1 else "RGB")
         if seen.size != (width, height):
-            seen = _fitted(seen, (width, height), fit)
+            resize: Any = {"crop": ImageOps.fit, "pad": ImageOps.pad}.get(fit, Image.Image.resize)
+            seen = resize(seen, (width, height), Image.Resampling.BILINEAR)
         return np.asarray(seen, np.uint8).reshape(height, width, channels).transpose(2, 0, 1)
 
 
@@ -85,15 +78,6 @@ def _reduced(picture: Image.Image, side: int) -> Image.Image:
     mode = "RGBA" if picture.has_transparency_data else "L" if picture.mode in GREY_MODES else "RGB"
     whole = picture if picture.mode in (mode, "LA") else picture.convert(mode)
     return whole.reduce(max(1, min(picture.size) // side))
-
-
-def _fitted(picture: Image.Image, size: tuple[int, int], fit: str) -> Image.Image:
-    bilinear = Image.Resampling.BILINEAR
-    if fit == "crop":
-        return ImageOps.fit(picture, size, bilinear)
-    if fit == "pad":
-        return ImageOps.pad(picture, size, bilinear)
-    return picture.resize(size, bilinear)
 
 
 @contextmanager
@@ -113,37 +97,23 @@ def _opened(path: Path) -> Iterator[Image.Image]:
         raise UserError(f"cannot read {path} as a picture ({reason[:120]}); mend or remove it") from error
 
 
-def look_at_all(paths: Sequence[Path]) -> list[Look]:
-    """The headers of many pictures."""
-    return list(_in_parallel(look, paths))
-
-
 def read_pictures(paths: Sequence[Path], shape: tuple[int, ...], *, fit: str) -> Tensor | Stored:
     """All pictures, decoded once: (N, C, H, W) in memory where there is room for it, else on disk."""
     whole = (len(paths), *shape)
     in_memory = 3 * prod(whole) < available_memory()  # splits copy
     pixels = np.empty(whole, np.uint8) if in_memory else array_on_disk(whole)
-    for i, found in enumerate(_in_parallel(lambda path: _decoded(path, shape, fit, most=LARGE), paths)):
-        pixels[i] = read_picture(paths[i], shape, fit=fit) if found is None else found  # large ones in one thread
+    for i, found in enumerate(in_parallel(partial(read_picture, shape=shape, fit=fit), paths)):
+        pixels[i] = found
     base = torch.from_numpy(pixels)
     return base if in_memory else Stored(base, torch.arange(len(paths)))
 
 
-def _in_parallel(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+def in_parallel(work: Callable[[Path], T], paths: Sequence[Path]) -> Iterator[T]:
     """Results in order; threads will do, as the decoders let others run. Only a few results wait at a time."""
     workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    remaining = iter(items)
     with quiet_pillow(), ThreadPoolExecutor(workers) as pool:
-        pending = [pool.submit(work, item) for item in islice(remaining, AHEAD * workers)]
-        try:
-            while pending:
-                batch, pending = pending[:AHEAD], pending[AHEAD:]
-                for future in batch:
-                    yield future.result()
-                pending += [pool.submit(work, item) for item in islice(remaining, AHEAD)]
-        finally:
-            for future in pending:
-                future.cancel()
+        for start in range(0, len(paths), AHEAD * workers):
+            yield from pool.map(work, paths[start : start + AHEAD * workers])
 
 
 @contextmanager
