@@ -59,7 +59,7 @@ CSV = {
     "nothing": ("", "line 1: expected the names"),
     "only blank lines": ("\n\n\n", "line 1: expected the names"),
     "only a header": (HEAD + "\n", "no row below"),
-    "no header": (lines(*GOOD).replace("k", "").replace("c", ""), "line 1 holds numbers"),
+    "no header": (lines(*GOOD).replace("k", "").replace("c", ""), "line 1: expected the names of the columns, got '"),
     "no label column": (lines("a,b,kind,z", *GOOD), "no column 'y'.*known: a, b, kind, z"),
     "a label column misspelt": (lines("a,b,kind,Y ", *GOOD), "no column 'y'"),
     "two columns of one name": (lines("a,a,kind,y", *GOOD), "two columns are called 'a'"),
@@ -91,16 +91,19 @@ CSV = {
     ),
     "an empty column": (lines("a,b,y", *(f"{i},,{i % 2}" for i in range(20))), None),
     "only the label": (lines("y", *(f"c{i % 2}" for i in range(20))), "nothing to learn from"),
-    "a quote that never ends": (lines(HEAD, *GOOD[:3], '"1,2,k0,c0'), "no CSV file"),
-    "quotes in the middle": (lines(HEAD, *GOOD[:3], '"1"x,2,k0,c0'), "no CSV file"),
-    "a cell of a megabyte": (lines(HEAD, *GOOD, "1,2," + "k" * 10**6 + ",c0"), "no CSV file .*field larger"),
+    "a quote that never ends": (lines(HEAD, *GOOD[:3], '"1,2,k0,c0'), "as a CSV file"),
+    "quotes in the middle": (lines(HEAD, *GOOD[:3], '"1"x,2,k0,c0'), "as a CSV file"),
+    "a cell of a megabyte": (lines(HEAD, *GOOD, "1,2," + "k" * 10**6 + ",c0"), "as a CSV file .*field larger"),
     "a header of a megabyte": ("a" * (1 << 20) + ",y\n1,2\n", "line 1 is longer"),
-    "latin-1": (lines(HEAD, *GOOD, "1,2,käse,c0").encode("latin-1"), "no UTF-8 text .byte 0xe4"),
-    "UTF-16": (lines(HEAD, *GOOD).encode("utf-16"), "no UTF-8 text"),
-    "a zip": (b"PK\x03\x04" + bytes(range(256)), "no UTF-8 text|no column"),
-    "a picture": (b"\x89PNG\r\n\x1a\n" + bytes(100), "no UTF-8 text"),
-    "a spreadsheet": (b"\xd0\xcf\x11\xe0" + bytes(500), "no UTF-8 text"),
-    "NULs": (bytes(1000), "no column 'y'|no CSV"),
+    "latin-1": (
+        lines(HEAD, *GOOD, "1,2,käse,c0").encode("latin-1"),
+        "as a CSV file.*'utf-8' codec can't decode byte 0xe4",
+    ),
+    "UTF-16": (lines(HEAD, *GOOD).encode("utf-16"), "as a CSV file in UTF-8 .*'utf-8' codec"),
+    "a zip": (b"PK\x03\x04" + bytes(range(256)), "'utf-8' codec|no column"),
+    "a picture": (b"\x89PNG\r\n\x1a\n" + bytes(100), "as a CSV file in UTF-8 .*'utf-8' codec"),
+    "a spreadsheet": (b"\xd0\xcf\x11\xe0" + bytes(500), "as a CSV file in UTF-8 .*'utf-8' codec"),
+    "NULs": (bytes(1000), "no column 'y'|as a CSV"),
     "JSON": ('{"a": 1, "y": 2}\n', "no column 'y'"),
     "HTML": ("<html><body>Not found</body></html>\n", "no column 'y'"),
     "a class of two in a large table": (
@@ -178,15 +181,15 @@ def good_parquet():
 
 
 PARQUET = {
-    "nothing": (b"", "no Parquet file"),
-    "junk": (b"PAR1" + bytes(100) + b"PAR1", "no Parquet file"),
-    "only magic": (b"PAR1", "no Parquet file"),
-    "cut off": (good_parquet()[:-20], "no Parquet file"),
+    "nothing": (b"", "as a Parquet file"),
+    "junk": (b"PAR1" + bytes(100) + b"PAR1", "as a Parquet file"),
+    "only magic": (b"PAR1", "as a Parquet file"),
+    "cut off": (good_parquet()[:-20], "as a Parquet file"),
     "beginning cut off": (good_parquet()[20:], "Parquet file"),
-    "a csv": (lines(HEAD, *GOOD).encode(), "no Parquet file"),
-    "footer too long": (good_parquet()[:-8] + b"\xff\xff\xff\x7fPAR1", "no Parquet file"),
-    "footer negative": (good_parquet()[:-8] + b"\xff\xff\xff\xffPAR1", "no Parquet file"),
-    "data overwritten": (good_parquet()[:4] + b"\xff" * 150 + good_parquet()[154:], "damaged Parquet"),
+    "a csv": (lines(HEAD, *GOOD).encode(), "as a Parquet file"),
+    "footer too long": (good_parquet()[:-8] + b"\xff\xff\xff\x7fPAR1", "as a Parquet file"),
+    "footer negative": (good_parquet()[:-8] + b"\xff\xff\xff\xffPAR1", "as a Parquet file"),
+    "data overwritten": (good_parquet()[:4] + b"\xff" * 150 + good_parquet()[154:], "as a Parquet file, it is damaged"),
     "no rows": (parquet_bytes({"a": pa.array([], pa.float64()), "y": pa.array([], pa.string())}), "no row below"),
     "no label": (parquet_bytes({"a": [1.0, 2.0], "b": [1, 2]}), "no column 'y'"),
     "dates": (
@@ -247,10 +250,10 @@ X, Y = np.random.default_rng(0).random((20, 1, 4, 4)), np.arange(20) % 2
 SMALL = npy(np.zeros((20, 3)))
 HUGE = {b"(20, 3)": b"(9**9,3)"}
 NPZ = {
-    "nothing": (b"", "no .npz file of plain arrays"),
-    "text": (b"hello", "no .npz file"),
-    "half a zip": (zipped(x=SMALL, y=npy(Y))[:-40], "no .npz file"),
-    "a zip of text": (zipped(x=b"hello", y=b"world"), "no .npz file"),
+    "nothing": (b"", "as an .npz file of plain arrays"),
+    "text": (b"hello", "as an .npz file"),
+    "half a zip": (zipped(x=SMALL, y=npy(Y))[:-40], "as an .npz file"),
+    "a zip of text": (zipped(x=b"hello", y=b"world"), "as an .npz file"),
     "an empty zip": (zipped(), "expected x and y .*got no array"),
     "only x": (zipped(x=npy(X)), "expected x and y"),
     "only y": (zipped(y=npy(Y)), "expected x and y"),
@@ -259,7 +262,7 @@ NPZ = {
     "structures": (zipped(x=npy(np.zeros(20, [("p", "f4"), ("q", "i4")])), y=npy(Y)), "plain arrays"),
     "a header that claims the moon": (
         zipped(x=npy(np.zeros((20, 3)), replace={b"(20, 3), }": b"(99999999999999999, 3)}"[:9]}), y=npy(Y)),
-        "no .npz file|would take",
+        "as an .npz file|would take",
     ),
     "a header that claims a terabyte": (
         zipped(
@@ -279,7 +282,7 @@ NPZ = {
             + b"\n",
             y=npy(Y),
         ),
-        "no .npz file|header",
+        "as an .npz file|header",
     ),
     "a header that is code": (
         zipped(
@@ -289,7 +292,7 @@ NPZ = {
             + b"\n",
             y=npy(Y),
         ),
-        "no .npz file",
+        "as an .npz file",
     ),
     "fewer numbers than the header says": (zipped(x=npy(X)[:-8], y=npy(Y)), "bytes where its header says"),
     "more numbers than the header says": (zipped(x=npy(X) + b"12345678", y=npy(Y)), "more bytes where its header says"),
@@ -318,7 +321,7 @@ NPZ = {
     "names that are floats": (zipped(x=npy(X), y=npy(Y), classes=npy(np.array([0.5, 1.5]))), "classes as a list"),
     "another test shape": (zipped(x=npy(X), y=npy(Y), x_test=npy(X[:, :, :2]), y_test=npy(Y)), "test inputs"),
     "an unknown test label": (zipped(x=npy(X), y=npy(Y), x_test=npy(X), y_test=npy(Y + 3)), "label 3 of sample 0"),
-    "version 9": (zipped(x=b"\x93NUMPY\x09\x00" + bytes(100), y=npy(Y)), "no .npz file"),
+    "version 9": (zipped(x=b"\x93NUMPY\x09\x00" + bytes(100), y=npy(Y)), "as an .npz file"),
 }
 
 
@@ -365,7 +368,7 @@ PREDICT = {
     "NaN pixels": (GREY, "bad.npy", npy(np.full((4, 4), np.nan)), "input 0 holds NaN"),
     "an empty array": (GREY, "bad.npy", npy(np.zeros((0, 4, 4))), "expected numbers"),
     "an archive without x": (GREY, "bad.npz", zipped(z=npy(np.zeros((4, 4)))), "bad.npz: expected an array x"),
-    "an archive that is none": (GREY, "bad.npz", b"hello", "no .npz file"),
+    "an archive that is none": (GREY, "bad.npz", b"hello", "as an .npz file"),
     "a picture for a table": (NUMBERS, "bad.png", b"hello", "not pictures"),
     "too few numbers": (NUMBERS, "bad.csv", b"1,2\n", "expected numbers for inputs"),
     "a ragged row": (NUMBERS, "bad.csv", b"1,2,3\n1,2\n", "line 2: expected 3 numbers"),
@@ -375,14 +378,14 @@ PREDICT = {
     "no text": (NUMBERS, "bad.csv", b"\xff\xfe\x00", "cannot read"),
     "numbers beyond float32": (NUMBERS, "bad.npy", npy(np.full((2, 3), 1e300)), None),
     "columns that are not there": (NAMED, "bad.csv", b"a,kind\n1,k0\n", "no column 'b'"),
-    "columns without names": (NAMED, "bad.csv", b"1,2,3\n4,5,6\n", "line 1 holds numbers"),
+    "columns without names": (NAMED, "bad.csv", b"1,2,3\n4,5,6\n", "line 1: expected the names of the columns, got '"),
     "a text for a number": (NAMED, "bad.csv", b"a,b,kind\n1,x,k0\n", "line 2: column 'b' expects a number, got 'x'"),
     "an infinite number": (NAMED, "bad.csv", b"a,b,kind\n1,inf,k0\n", "line 2: column 'b' holds an infinite"),
     "no rows below names": (NAMED, "bad.csv", b"a,b,kind\n", "no row below"),
     "an empty table": (NAMED, "bad.csv", b"", "expected the names"),
     "a ragged table": (NAMED, "bad.csv", b"a,b,kind\n1,2\n", "line 2: expected 3 cells"),
     "an array for categories": (NAMED, "bad.npy", npy(np.zeros((2, 4))), "the run's table has categories"),
-    "no parquet": (NAMED, "bad.parquet", b"hello", "no Parquet file"),
+    "no parquet": (NAMED, "bad.parquet", b"hello", "as a Parquet file"),
     "a parquet of text": (
         NAMED,
         "bad.parquet",
@@ -604,7 +607,7 @@ CIFAR = {
     "data_batch_2.bin": [(b"", "truncated"), (bytes(3072), "truncated: 3072 bytes are not a multiple of 3073")],
     "test_batch.bin": [(b"\xff" + bytes(3072), "label 255 of sample 0 is not in 0..9")],
     "batches.meta.txt": [
-        (b"\xff\xfe\xfa", "cannot read the class names"),
+        (b"\xff\xfe\xfa", "cannot read .*batches.meta.txt as class names"),
         (b"only one", "label 9|label 2|not in 0..1"),
     ],
 }
@@ -623,10 +626,10 @@ def test_cifar_binary(tmp_path, file, content, match):
 PIXELS = np.zeros((4, 3072), np.uint8)
 BATCH = python2_pickle({"labels": [0, 1, 2, 3], "data": PIXELS})
 PICKLES = {
-    "nothing": (b"", "no pickle of plain data"),
+    "nothing": (b"", "as a pickle of plain data"),
     "text": (b"hello", "pickle|plain data"),
-    "cut off": (BATCH[:-100], "no pickle of plain data"),
-    "cut off early": (BATCH[:30], "no pickle of plain data"),
+    "cut off": (BATCH[:-100], "as a pickle of plain data"),
+    "cut off early": (BATCH[:30], "as a pickle of plain data"),
     "a list": (pickle.dumps([1, 2], 2), "no dictionary"),
     "a number": (pickle.dumps(1, 2), "no dictionary"),
     "no data": (python2_pickle({"labels": [0, 1]}), "expected 'data'"),
@@ -638,7 +641,7 @@ PICKLES = {
     "rows of another length": (python2_pickle({"labels": [0] * 4, "data": PIXELS[:, :100]}), "rows of 3072 bytes"),
     "an array that claims more than it has": (
         BATCH.replace(struct.pack("<i", 4) + b"J", struct.pack("<i", 2**31 - 1) + b"J", 1),
-        "no pickle",
+        "as a pickle",
     ),
     "an array with a negative size": (
         BATCH.replace(struct.pack("<i", 4) + b"J", struct.pack("<i", -4) + b"J", 1),
@@ -654,11 +657,11 @@ PICKLES = {
     "a memo that is not there": (b"\x80\x02h\x07.", "plain data .*Memo value not found"),
     "a memo of gigabytes": (b"\x80\x02}r\xff\xff\xff\x7f.", "expected 'data'"),
     "too many instructions": (b"\x80\x02}(" + b"]" * 2_100_000 + b"u.", "more than 2000000 steps"),
-    "an empty stack": (b"\x80\x02e.", "no pickle"),
+    "an empty stack": (b"\x80\x02e.", "as a pickle"),
     "floats": (pickle.dumps({"data": 0.5}, 2), "plain data .KeyError: 71"),
     "a set": (pickle.dumps({"data": {1}}, 2), "a call of __builtin__ set"),
     "protocol 5": (pickle.dumps({"data": [1]}, 5), "plain data .KeyError: 149"),
-    "a billion digits": (b"\x80\x02}U\x01aI" + b"9" * 5000 + b"\ns.", "no pickle"),
+    "a billion digits": (b"\x80\x02}U\x01aI" + b"9" * 5000 + b"\ns.", "as a pickle"),
 }
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lipscale.data.dataset import Dataset, Samples, check_samples, hold_out
-from lipscale.data.memory import require_file, require_memory
+from lipscale.data.memory import reading, require_memory
 from lipscale.errors import UserError
 
 KEYS = ("x", "y", "x_test", "y_test", "classes")
@@ -48,27 +48,15 @@ def read(path: Path, *, test: Path | None = None, test_fraction: float = 0.2) ->
 
 def load_arrays(path: Path, keys: tuple[str, ...]) -> dict[str, np.ndarray]:
     """The arrays of these names in an .npz file; their sizes are asked for before memory is taken."""
-    require_file(path)
-    try:
-        with zipfile.ZipFile(path) as archive:
-            present = [key for key in keys if f"{key}.npy" in archive.namelist()]
-            return {key: _array(archive.open(f"{key}.npy"), f"{key} in {path}") for key in present}
-    except UserError:
-        raise
-    except Exception as error:  # from the archive's directory to an array's header, damage raises a dozen kinds
-        raise UserError(f"{path} is no .npz file of plain arrays (such as np.savez writes)") from error
+    with reading(path, "an .npz file of plain arrays (such as np.savez writes)"), zipfile.ZipFile(path) as archive:
+        present = [key for key in keys if f"{key}.npy" in archive.namelist()]
+        return {key: _array(archive.open(f"{key}.npy"), f"{key} in {path}") for key in present}
 
 
 def load_array(path: Path) -> np.ndarray:
     """The array in an .npy file."""
-    require_file(path)
-    try:
-        with path.open("rb") as file:
-            return _array(file, str(path))
-    except UserError:
-        raise
-    except Exception as error:
-        raise UserError(f"{path} is no file with a plain array (such as np.save writes)") from error
+    with reading(path, "a plain array (such as np.save writes)"), path.open("rb") as file:
+        return _array(file, str(path))
 
 
 def _array(file: Any, name: str) -> np.ndarray:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from lipscale.data.dataset import Dataset, Samples
-from lipscale.data.memory import require_file, require_memory
+from lipscale.data.memory import reading, require_memory
 from lipscale.data.plain_pickle import read_plain_pickle
 from lipscale.errors import UserError
 
@@ -39,10 +39,8 @@ def read_cifar100(folder: Path) -> Dataset:
 
 
 def _names(path: Path) -> tuple[str, ...]:
-    try:
+    with reading(path, "class names"):
         return tuple(path.read_text().split())
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the class names in {path}: {error}") from error
 
 
 def _records(paths: Sequence[Path], *, label_bytes: int) -> Samples:
@@ -50,11 +48,11 @@ def _records(paths: Sequence[Path], *, label_bytes: int) -> Samples:
     size = label_bytes + PIXEL_BYTES
     rows = []
     for path in (path.with_suffix(".bin") for path in paths):
-        length = require_file(path)
-        require_memory(2 * length, str(path))
-        if length == 0 or length % size:
-            raise UserError(f"{path} is truncated: {length} bytes are not a multiple of {size}; get it again")
-        rows.append(np.fromfile(path, np.uint8).reshape(-1, size))
+        with reading(path, "records of CIFAR") as length:
+            require_memory(2 * length, str(path))
+            if length == 0 or length % size:
+                raise UserError(f"{path} is truncated: {length} bytes are not a multiple of {size}; get it again")
+            rows.append(np.fromfile(path, np.uint8).reshape(-1, size))
     table = torch.from_numpy(np.concatenate(rows))
     return Samples(table[:, label_bytes:].reshape(-1, 3, 32, 32).clone(), table[:, label_bytes - 1].long())
 

@@ -5,6 +5,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from lipscale.data.registry import DOWNLOADS, READERS, holds
@@ -20,7 +21,9 @@ PREFIX = ".lipscale-"
 Progress = Callable[[str, int, int | None], None]  # file name, bytes so far, bytes in all where the server says
 
 
-def get(name: str, target: Path | None = None, *, mirror: str | None = None, progress: Progress | None = None) -> Path:
+def get(
+    name: str, target: Path | None = None, *, mirror: str | None = None, progress: Progress = lambda *_: None
+) -> Path:
     """Download a public set into a folder of its own below `target`, from a mirror or its official places."""
     known = READERS[name]
     target = target or Path(DOWNLOADS).expanduser()
@@ -47,7 +50,7 @@ def get(name: str, target: Path | None = None, *, mirror: str | None = None, pro
     return target / folder
 
 
-def fetch(file: str, sha256: str, places: Sequence[str], folder: Path, progress: Progress | None = None) -> Path:
+def fetch(file: str, sha256: str, places: Sequence[str], folder: Path, progress: Progress = lambda *_: None) -> Path:
     """The file, with the right checksum, from the first place that has it; a broken download is tried again."""
     import pooch
     from requests import RequestException
@@ -59,11 +62,9 @@ def fetch(file: str, sha256: str, places: Sequence[str], folder: Path, progress:
         if not url.startswith(("http://", "https://")):
             raise UserError(f"{url}: expected an address that starts with http:// or https://")
         time.sleep(PAUSE * 2 ** (attempt - len(places)) if attempt >= len(places) else 0)
-        headers = {"User-Agent": "lipscale", "Accept-Encoding": "identity"}
-        counter = _Counter(url, file, progress)
-        download = pooch.HTTPDownloader(progressbar=counter, chunk_size=BLOCK, timeout=TIMEOUT, headers=headers)
         try:
-            return Path(pooch.retrieve(url, f"sha256:{sha256}", file, folder, downloader=download))
+            downloader = partial(_download, progress=partial(progress, file))
+            return Path(pooch.retrieve(url, f"sha256:{sha256}", file, folder, downloader=downloader))
         except RequestException as error:
             reason = f"{url}: {error}"
         except ValueError as error:
@@ -85,24 +86,17 @@ def unpack(archive: Path, room: Path) -> None:
         raise UserError(f"cannot unpack {archive.name} ({' '.join(str(error).split())[:120]})") from error
 
 
-class _Counter:
-    """What pooch takes for a progress bar: it tells how far a download is, and ends one that is too large."""
+def _download(url: str, output: str, _: object, progress: Callable[[int, int | None], None]) -> None:
+    """One file in blocks; a server that sends too much is cut off."""
+    import requests
 
-    def __init__(self, url: str, file: str, progress: Progress | None) -> None:
-        self.url, self.file, self.progress = url, file, progress
-        self.done, self.total = 0, 0  # pooch sets the total: what the server says, or 0
-
-    def update(self, size: int) -> None:
-        """Count a block."""
-        self.done += size
-        if max(self.done - BLOCK, self.total) > MOST_BYTES:
-            raise UserError(f"{self.url}: the server sends more than the {MOST_BYTES} bytes that were expected")
-        if self.progress is not None:
-            self.progress(self.file, min(self.done, self.total or self.done), self.total or None)
-
-    def reset(self) -> None:
-        """Pooch counts the whole once more at the end."""
-        self.done = 0 if self.total else self.done
-
-    def close(self) -> None:
-        """Nothing is left to do."""
+    headers = {"User-Agent": "lipscale", "Accept-Encoding": "identity"}
+    with requests.get(url, timeout=TIMEOUT, headers=headers, stream=True) as answer, open(output, "wb") as file:
+        answer.raise_for_status()
+        total, done = int(answer.headers.get("content-length", 0)), 0
+        for block in answer.iter_content(BLOCK):
+            done += len(block)
+            if max(done, total) > MOST_BYTES:
+                raise UserError(f"{url}: the server sends more than the {MOST_BYTES} bytes that were expected")
+            file.write(block)
+            progress(done, total or None)

@@ -2,7 +2,6 @@
 
 import gzip
 import struct
-import zlib
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lipscale.data.dataset import Dataset, Samples
-from lipscale.data.memory import require_memory
+from lipscale.data.memory import reading, require_memory
 from lipscale.errors import UserError
 
 FILES = (
@@ -43,21 +42,18 @@ def find(folder: Path, name: str) -> Path:
 
 def read_idx(path: Path, *, dimensions: tuple[int, ...] = (1, 2, 3, 4)) -> Tensor:
     """An idx file of bytes: two zeros, type 8, the number of dimensions, each of them as a big-endian int, data."""
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            head = file.read(4)
-            if len(head) < 4 or head[:3] != b"\0\0\x08" or head[3] not in dimensions:
-                raise UserError(f"{path} is no idx file of bytes of {dimensions} dimensions; get it again")
-            sizes = file.read(4 * head[3])
-            if len(sizes) < 4 * head[3]:
-                raise UserError(f"{path} is truncated within its header; get it again")
-            shape = struct.unpack(f">{head[3]}I", sizes)
-            if not all(shape):
-                raise UserError(f"{path} is empty: its header says {shape}; get it again")
-            require_memory(prod(shape), f"{path}, by its header {shape},")
-            body = file.read(prod(shape) + 1)  # one more than it should have, and no more: a bomb stays shut
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"cannot read {path}: {error}; get it again") from error
+    with reading(path, "an idx file"), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        head = file.read(4)
+        if len(head) < 4 or head[:3] != b"\0\0\x08" or head[3] not in dimensions:
+            raise UserError(f"{path} is no idx file of bytes of {dimensions} dimensions; get it again")
+        sizes = file.read(4 * head[3])
+        if len(sizes) < 4 * head[3]:
+            raise UserError(f"{path} is truncated within its header; get it again")
+        shape = struct.unpack(f">{head[3]}I", sizes)
+        if not all(shape):
+            raise UserError(f"{path} is empty: its header says {shape}; get it again")
+        require_memory(prod(shape), f"{path}, by its header {shape},")
+        body = file.read(prod(shape) + 1)  # one more than it should have, and no more: a bomb stays shut
     if len(body) != prod(shape):
         amount = "more" if len(body) > prod(shape) else f"{len(body)}"
         raise UserError(f"{path} is truncated or too long: {amount} bytes where its header says {shape}; get it again")

@@ -13,7 +13,7 @@ from lipscale.data.arrays import check_pixels, load_array, load_arrays
 from lipscale.data.dataset import Preprocessing, as_input
 from lipscale.data.encode import STAND_IN, encode
 from lipscale.data.load import TABLES
-from lipscale.data.memory import require_file, require_memory
+from lipscale.data.memory import reading, require_memory
 from lipscale.data.pictures import quiet_pillow, read_picture
 from lipscale.data.table import read_table
 from lipscale.data.table_file import number, open_table
@@ -34,7 +34,6 @@ def read_inputs(paths: Sequence[Path], preprocessing: Preprocessing) -> tuple[Te
 
 
 def _read(path: Path, preprocessing: Preprocessing) -> Tensor:
-    size = require_file(path)
     suffix = path.suffix.lower()
     if suffix == ".npy":
         rows = load_array(path)
@@ -46,7 +45,6 @@ def _read(path: Path, preprocessing: Preprocessing) -> Tensor:
     elif suffix in TABLES and preprocessing.columns:
         return _table(path, preprocessing)
     elif suffix in (".csv", ".tsv", ".txt"):
-        require_memory(20 * size, str(path))
         rows = _csv(path)
     else:
         return _picture(path, preprocessing)
@@ -55,7 +53,7 @@ def _read(path: Path, preprocessing: Preprocessing) -> Tensor:
 
 def _table(path: Path, preprocessing: Preprocessing) -> Tensor:
     """Rows of a table with the run's columns, in any order; further columns, such as the label, are passed over."""
-    rows = read_table(open_table(path), columns=preprocessing.columns).rows
+    rows = read_table(open_table(path), columns=preprocessing.columns)[0].inputs[:]
     lacking = rows.isnan().nonzero()
     if len(lacking):
         row, column = lacking[0].tolist()
@@ -68,10 +66,9 @@ def _table(path: Path, preprocessing: Preprocessing) -> Tensor:
 def _csv(path: Path) -> np.ndarray:
     """Rows of numbers without names, for runs that were trained on arrays."""
     rows: list[list[float | None]] = []
-    try:
+    with reading(path, "rows of numbers") as size:
+        require_memory(20 * size, str(path))
         lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {path}: {error}") from error
     for at, line in enumerate(lines, 1):
         row = [number(cell) for cell in line.replace(";", ",").split(",")]
         if not line.strip() or (at == 1 and None in row):  # a first line of names is welcome

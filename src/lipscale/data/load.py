@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from lipscale.data import arrays
-from lipscale.data.dataset import Dataset, Preprocessing, Samples, hint, hold_out
+from lipscale.data.dataset import Dataset, Preprocessing, hint, hold_out
 from lipscale.data.folder import read_folder
 from lipscale.data.registry import READERS, data_folders, find_folder
 from lipscale.data.settings import DataSettings
@@ -83,7 +83,7 @@ def _read_table_file(
     source = open_table(path)
     if settings.label is None:
         raise UserError(f"{path}: which column is the class? Give `label`; {hint('', source.names)}")
-    table = read_table(
+    samples, columns, classes = read_table(
         source,
         label=settings.label,
         drop=settings.drop,
@@ -91,13 +91,11 @@ def _read_table_file(
         columns=stored.columns if stored else (),
         classes=classes,
     )
-    samples = Samples(table.rows, table.labels)
-    if len(table.classes) < 2:
+    if len(classes) < 2:
         raise UserError(f"{path}: column {settings.label!r} holds one class only; a classifier needs at least 2")
-    if settings.test_data is not None:
-        source = open_table(settings.test_data)
-        held_out = read_table(source, label=settings.label, columns=table.columns, classes=table.classes)
-        parts = samples, Samples(held_out.rows, held_out.labels)
+    if settings.test_data is None:
+        train, test = hold_out(samples, settings.test_fraction, classes)
     else:
-        parts = hold_out(samples, settings.test_fraction, table.classes)
-    return Dataset(path.stem, *parts, table.classes, columns=table.columns)
+        source = open_table(settings.test_data)
+        train, (test, *_) = samples, read_table(source, label=settings.label, columns=columns, classes=classes)
+    return Dataset(path.stem, train, test, classes, columns=columns)

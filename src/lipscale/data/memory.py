@@ -1,6 +1,8 @@
 """Sizes before memory: how much there is and whether a file can be read, asked before anything is taken."""
 
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from lipscale.errors import UserError
@@ -44,6 +46,19 @@ def require_file(path: Path, *, most: int | None = None) -> int:
     if most is not None and found.st_size > most:
         raise UserError(f"{path} is larger than the {most // 10**6} MB that were expected")
     return found.st_size
+
+
+@contextmanager
+def reading(path: Path, what: str, *, most: int | None = None) -> Iterator[int]:
+    """In here a regular file is read; damage raises a dozen kinds of errors, and each becomes one with its name."""
+    size = require_file(path, most=most)
+    try:
+        yield size
+    except UserError:
+        raise
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split()).replace(str(path), "it")[:120]
+        raise UserError(f"cannot read {path} as {what} ({reason}); mend it or get it again") from error
 
 
 def gigabytes(size: int) -> str:

@@ -5,19 +5,18 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 from pathlib import Path
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from lipscale.data.memory import available_memory, require_file
+from lipscale.data.memory import available_memory, reading
 from lipscale.data.stored import Stored, array_on_disk
 from lipscale.errors import UserError
 
@@ -33,8 +32,7 @@ LARGE_ONES = Lock()
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Look:
+class Look(NamedTuple):
     """What a picture's header says."""
 
     height: int
@@ -82,19 +80,12 @@ def _reduced(picture: Image.Image, side: int) -> Image.Image:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Image.Image]:
-    require_file(path)
-    try:
-        with Image.open(path, formats=FORMATS) as picture:
-            most = MOST_PIXELS * (2 if picture.format == "JPEG" else 1)
-            if prod(picture.size) > most:
-                size = "x".join(map(str, picture.size))
-                raise UserError(f"{path} claims {size} pixels; give at most {most // 10**6} million")
-            yield picture
-    except UserError:
-        raise
-    except Exception as error:  # what a decoder raises on a damaged file is any of a dozen kinds
-        reason = " ".join(str(error).split()).replace(str(path), "it") or type(error).__name__
-        raise UserError(f"cannot read {path} as a picture ({reason[:120]}); mend or remove it") from error
+    with reading(path, "a picture"), Image.open(path, formats=FORMATS) as picture:
+        most = MOST_PIXELS * (2 if picture.format == "JPEG" else 1)
+        if prod(picture.size) > most:
+            size = "x".join(map(str, picture.size))
+            raise UserError(f"{path} claims {size} pixels; give at most {most // 10**6} million")
+        yield picture
 
 
 def read_pictures(paths: Sequence[Path], shape: tuple[int, ...], *, fit: str) -> Tensor | Stored:

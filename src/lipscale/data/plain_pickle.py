@@ -12,8 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from lipscale.data.memory import require_file
-from lipscale.errors import UserError
+from lipscale.data.memory import reading
 
 MOST_BYTES = 200_000_000  # the largest file of CIFAR has 155 MB
 MOST_STEPS = 2_000_000  # and some 500,000 readings of an instruction or its value; each can build a hundred bytes
@@ -24,15 +23,11 @@ NAMES |= {"numpy ndarray", "numpy dtype", "_codecs encode"}
 
 def read_plain_pickle(path: Path) -> dict[str, Any]:
     """The dictionary in a pickle file."""
-    require_file(path, most=MOST_BYTES)
-    try:
+    with reading(path, "a pickle of plain data", most=MOST_BYTES):
         found = _Unpickler(path.read_bytes()).load()
         if not isinstance(found, dict):
             raise ValueError("no dictionary")
-        return found
-    except Exception as error:  # a damaged file leads to any of a dozen kinds
-        reason = f"{type(error).__name__}: {error}"[:120]
-        raise UserError(f"{path} is no pickle of plain data ({reason}); get it again") from error
+    return found
 
 
 class _Counted(io.BytesIO):

@@ -5,15 +5,13 @@ A raw row is a row of float64: a number, the index of a category, or NaN where t
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from lipscale.data.dataset import MOST_CLASSES, Column, hint
+from lipscale.data.dataset import MOST_CLASSES, Column, Samples, hint
 from lipscale.data.memory import require_memory
 from lipscale.data.table_file import MISSING, ParquetFile, number
 from lipscale.errors import UserError
@@ -24,16 +22,6 @@ LONGEST_TEXT = 1000
 SOME_NUMBERS = 10
 
 
-@dataclass(frozen=True)
-class Table:
-    """Raw rows, their labels where the table has some, and what the columns and classes are."""
-
-    rows: Tensor  # (N, columns), float64
-    labels: Tensor  # (N,), or empty
-    columns: tuple[Column, ...]
-    classes: tuple[str, ...]
-
-
 def read_table(
     source: ParquetFile,
     *,
@@ -42,8 +30,8 @@ def read_table(
     categories: Sequence[str] = (),
     columns: tuple[Column, ...] = (),
     classes: tuple[str, ...] = (),
-) -> Table:
-    """Read a table; with a run's `columns` and `classes` it is read as that run's was, whatever it looks like.
+) -> tuple[Samples, tuple[Column, ...], tuple[str, ...]]:
+    """Samples, columns and classes; with those of a run the table is read as that run's was, whatever it looks like.
 
     Without them every column but the label and the dropped ones is an input. It holds numbers if all its cells do, and
     else categories; `categories` names columns that hold categories although they look like numbers.
@@ -69,7 +57,7 @@ def read_table(
         cells = _Cells(source, name, found.pop(name))  # what is copied need not stay
         column, rows[:, at] = cells.as_known(known[name]) if known else cells.as_new(forced=name in forced)
         described.append(column)
-    return Table(torch.from_numpy(rows), torch.as_tensor(targets).long(), tuple(described), classes)
+    return Samples(torch.from_numpy(rows), torch.as_tensor(targets).long()), tuple(described), classes
 
 
 class _Cells:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lipscale.data.dataset import hint
-from lipscale.data.memory import gigabytes, require_file, require_memory
+from lipscale.data.memory import gigabytes, reading, require_memory
 from lipscale.errors import UserError
 
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "-")
@@ -48,22 +48,19 @@ class ParquetFile:
 
     def read(self, wanted: list[str], texts: set[str]) -> Columns:
         """The wanted columns, those in `texts` as texts even if they look like numbers (Parquet knows by itself)."""
-        import pyarrow as pa
         import pyarrow.parquet as pq
 
-        try:
+        with reading(self.path, "a Parquet file, it is damaged") as size:
             strings = [field.name for field in pq.read_schema(self.path) if _is_text(field.type)]
             with pq.ParquetFile(self.path, read_dictionary=strings) as file:
                 rows, groups = file.metadata.num_rows, file.metadata.num_row_groups
                 # the file's own word for its size, checked before anything is read
                 unpacked = sum(file.metadata.row_group(i).total_byte_size for i in range(groups))
-                if unpacked > max(LARGE, MOST_TIMES * require_file(self.path)):
+                if unpacked > max(LARGE, MOST_TIMES * size):
                     raise UserError(f"{self.path} would unpack to {gigabytes(unpacked)}, {MOST_TIMES} times its size")
                 require_memory(max(2 * unpacked, 8 * rows * len(wanted)), f"{self.path} ({rows} rows)")
                 found = file.read(wanted, use_threads=False)
             return {name: _cells(found.column(name), f"{self.path}: column {name!r}") for name in wanted}
-        except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-            raise _unreadable(self.path, error, "a damaged Parquet file") from error
 
 
 @dataclass(frozen=True)
@@ -79,21 +76,20 @@ class CsvFile(ParquetFile):
 
     def read(self, wanted: list[str], texts: set[str]) -> Columns:
         """The wanted columns, typed by pyarrow; what holds neither numbers only nor is in `texts` is read again."""
-        import pyarrow as pa
-
-        try:
+        with reading(self.path, "a CSV file"):
             with self.path.open("rb") as file:
                 if any(b'"' in block for block in iter(lambda: file.read(1 << 20), b"")):
                     self._check_rows()  # pyarrow forgives what is behind a closing quote
-            found = self._parse(wanted, texts)
-            others = [n for n in wanted if n not in texts and not (_is_number(found[n].type))]
-            found |= self._parse(others, others) if others else {}
+            try:
+                found = self._parse(wanted, texts)
+                others = [n for n in wanted if n not in texts and not _is_number(found[n].type)]
+                found |= self._parse(others, others) if others else {}
+            except Exception as error:
+                self._check_rows()
+                if "Empty CSV file" in str(error):
+                    raise UserError(f"{self.path} holds no row below its column names") from error
+                raise
             return {name: _cells(found[name], f"{self.path}: column {name!r}") for name in wanted}
-        except (pa.ArrowException, OSError) as error:
-            self._check_rows()
-            if "Empty CSV file" in str(error):
-                raise UserError(f"{self.path} holds no row below its column names") from error
-            raise _unreadable(self.path, error, "no CSV file") from error
 
     def _parse(self, columns: list[str], texts: Iterable[str]) -> Columns:
         import pyarrow as pa
@@ -125,31 +121,22 @@ class CsvFile(ParquetFile):
 
 def open_table(path: Path) -> ParquetFile:
     """A table with named columns. In a CSV file separators are , ; | or tabs; text is UTF-8."""
-    size = require_file(path)
     if path.suffix.lower() in (".parquet", ".pq"):
-        import pyarrow as pa
         import pyarrow.parquet as pq
 
-        require_memory(2 * size, str(path))
-        try:
+        with reading(path, "a Parquet file") as size:
+            require_memory(2 * size, str(path))
             return ParquetFile(path, tuple(map(str, pq.read_schema(path).names)))
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise _unreadable(path, error, "no Parquet file") from error
-    require_memory(6 * size, str(path))
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            line = file.readline(LONGEST_LINE)
-    except (OSError, UnicodeDecodeError) as error:
-        raise _unreadable(path, error, "no CSV file") from error
+    with reading(path, "a CSV file in UTF-8") as size, path.open(encoding="utf-8-sig", newline="") as file:
+        require_memory(6 * size, str(path))
+        line = file.readline(LONGEST_LINE)
     if len(line) == LONGEST_LINE:
         raise UserError(f"{path}, line 1 is longer than a million characters: is it a CSV file?")
     delimiter = max(",;\t|", key=line.count)
     header, row = next(_rows(path, delimiter), (1, []))
     names = tuple(name.strip() for name in row)
-    if not any(names):
-        raise UserError(f"{path}, line 1: expected the names of the columns, got an empty line")
-    if all(number(name) is not None for name in names):
-        raise UserError(f"{path}, line 1 holds numbers ({line.strip()[:60]}); it must name the columns")
+    if not any(names) or all(number(name) is not None for name in names):
+        raise UserError(f"{path}, line 1: expected the names of the columns, got {line.strip()[:60]!r}")
     return CsvFile(path, names, delimiter, header)
 
 
@@ -163,20 +150,9 @@ def number(text: str) -> float | None:
 
 def _rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """Rows that are not blank, each with the number of the line that it ends on."""
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, delimiter=delimiter, strict=True)
-            yield from ((reader.line_num, row) for row in reader if len(row) > 1 or "".join(row).strip())
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise _unreadable(path, error, "no CSV file") from error
-
-
-def _unreadable(path: Path, error: Exception, what: str) -> UserError:
-    if isinstance(error, UserError):
-        return error
-    if isinstance(error, UnicodeDecodeError):
-        return UserError(f"{path} is no UTF-8 text (byte {error.object[error.start]:#04x}); save it as CSV in UTF-8")
-    return UserError(f"{path} is {what} ({' '.join(str(error).split())[:120]})")
+    with reading(path, "a CSV file in UTF-8"), path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file, delimiter=delimiter, strict=True)
+        yield from ((reader.line_num, row) for row in reader if len(row) > 1 or "".join(row).strip())
 
 
 def _is_number(kind: Any) -> bool:

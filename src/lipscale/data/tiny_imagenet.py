@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 
 from lipscale.data.dataset import Dataset, Samples, hint
+from lipscale.data.memory import reading
 from lipscale.data.pictures import read_pictures
 from lipscale.errors import UserError
 
@@ -38,10 +39,8 @@ def read(folder: Path) -> Dataset:
 
 
 def _lines(path: Path) -> list[str]:
-    try:
+    with reading(path, "text"):
         found = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {path}: {error}") from error
     if not found:
         raise UserError(f"{path} is empty; get the set again")
     return found
