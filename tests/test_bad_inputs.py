@@ -152,7 +152,7 @@ def test_tables(tmp_path, name):
             {"label": "y", "test_data": "typo.csv"},
             "typo.csv, line 3: column 'y' has the unknown label 'cc1'; did you mean 'c1'",
         ),
-        ({"label": "y", "test_data": "text.csv"}, "text.csv, line 2: column 'a' expects a number, got 'x'"),
+        ({"label": "y", "test_data": "text.csv"}, "text.csv, line 2: column 'a' holds numbers but here 'x'"),
         ({"label": "y", "test_data": "empty.csv"}, "empty.csv holds no row"),
     ],
 )
@@ -379,7 +379,7 @@ PREDICT = {
     "numbers beyond float32": (NUMBERS, "bad.npy", npy(np.full((2, 3), 1e300)), None),
     "columns that are not there": (NAMED, "bad.csv", b"a,kind\n1,k0\n", "no column 'b'"),
     "columns without names": (NAMED, "bad.csv", b"1,2,3\n4,5,6\n", "line 1: expected the names of the columns, got '"),
-    "a text for a number": (NAMED, "bad.csv", b"a,b,kind\n1,x,k0\n", "line 2: column 'b' expects a number, got 'x'"),
+    "a text for a number": (NAMED, "bad.csv", b"a,b,kind\n1,x,k0\n", "line 2: column 'b' holds numbers but here 'x'"),
     "an infinite number": (NAMED, "bad.csv", b"a,b,kind\n1,inf,k0\n", "line 2: column 'b' holds an infinite"),
     "no rows below names": (NAMED, "bad.csv", b"a,b,kind\n", "no row below"),
     "an empty table": (NAMED, "bad.csv", b"", "expected the names"),
@@ -390,7 +390,7 @@ PREDICT = {
         NAMED,
         "bad.parquet",
         parquet_bytes({"a": [1.0], "b": ["x"], "kind": ["k0"]}),
-        "row 1: column 'b' expects a number",
+        "row 1: column 'b' holds numbers but here 'x'",
     ),
 }
 

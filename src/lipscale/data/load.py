@@ -1,5 +1,6 @@
 """From a name or a path to a Dataset."""
 
+import os
 from pathlib import Path
 
 from lipscale.data import arrays
@@ -51,18 +52,11 @@ def load_dataset(
             raise UserError(f"{name} is not in any of {searched}: {READERS[name].get}, or {manual}")
         return READERS[name].read(folder)
     path = Path(name).expanduser()
-    if _exists(path):
+    if os.path.exists(path):  # False for a name too long or with a NUL
         return _read_path(path, settings, classes, stored)
     if path.suffix or len(path.parts) > 1:
         raise UserError(f"{name} does not exist")
     raise UserError(f"unknown data set {name!r}; {hint(name, tuple(READERS))} Or give the path of {KINDS}")
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # a name too long or with a NUL
-        return False
 
 
 def _read_path(path: Path, settings: DataSettings, classes: tuple[str, ...], stored: Preprocessing | None) -> Dataset:
@@ -83,13 +77,9 @@ def _read_table_file(
     source = open_table(path)
     if settings.label is None:
         raise UserError(f"{path}: which column is the class? Give `label`; {hint('', source.names)}")
+    known = stored.columns if stored else ()
     samples, columns, classes = read_table(
-        source,
-        label=settings.label,
-        drop=settings.drop,
-        categories=settings.categories,
-        columns=stored.columns if stored else (),
-        classes=classes,
+        source, label=settings.label, drop=settings.drop, categories=settings.categories, columns=known, classes=classes
     )
     if len(classes) < 2:
         raise UserError(f"{path}: column {settings.label!r} holds one class only; a classifier needs at least 2")

@@ -20,21 +20,14 @@ class DataSettings(StageSettings):
     drop: Names = Field((), description="Columns of a table to leave out, such as id,name.")
     categories: Names = Field((), description="Columns that hold categories although they look like numbers.")
     test_data: Path | None = Field(None, description="The test part, if it is separate: of the same kind as `data`.")
-    test_fraction: float = Field(
-        0.2, gt=0, lt=1, description="Share held out for the test where your data have no test part."
-    )
-    data_dir: Path | None = Field(
-        None, description="Where data sets lie; else $LIPSCALE_DATA and the system's folders."
-    )
+    test_fraction: float = Field(0.2, gt=0, lt=1, description="Share held out for the test if there is no test part.")
+    data_dir: Path | None = Field(None, description="Where sets lie; else $LIPSCALE_DATA and the system's folders.")
     limit: int | None = Field(None, ge=2, description="Train on a stratified subset of this many samples.")
     augmentation: Literal["auto", "none", "crop", "flip", "crop+flip"] = Field(
         "auto", description="Random crops and mirror images; auto takes what suits the data set and the model."
     )
     image_size: int | None = Field(
-        None,
-        ge=4,
-        le=4096,
-        description="Side of the squares to which pictures in folders are brought; default 64 at most.",
+        None, ge=4, le=4096, description="Side of the squares to which pictures in folders are brought; default 64."
     )
     image_fit: Literal["crop", "stretch", "pad"] = Field(
         "crop", description="How: cut off what is too long, ignore the proportions, or add black."

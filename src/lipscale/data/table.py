@@ -13,7 +13,7 @@ import torch
 
 from lipscale.data.dataset import MOST_CLASSES, Column, Samples, hint
 from lipscale.data.memory import require_memory
-from lipscale.data.table_file import MISSING, ParquetFile, number
+from lipscale.data.table_file import MISSING, TableFile, number
 from lipscale.errors import UserError
 
 MOST_CATEGORIES = 100
@@ -23,7 +23,7 @@ SOME_NUMBERS = 10
 
 
 def read_table(
-    source: ParquetFile,
+    source: TableFile,
     *,
     label: str | None = None,
     drop: Sequence[str] = (),
@@ -55,7 +55,7 @@ def read_table(
     described = []
     for at, name in enumerate(chosen):
         cells = _Cells(source, name, found.pop(name))  # what is copied need not stay
-        column, rows[:, at] = cells.as_known(known[name]) if known else cells.as_new(forced=name in forced)
+        column, rows[:, at] = cells.as_column(known.get(name), forced=name in forced)
         described.append(column)
     return Samples(torch.from_numpy(rows), torch.as_tensor(targets).long()), tuple(described), classes
 
@@ -63,38 +63,29 @@ def read_table(
 class _Cells:
     """A column of a file: float64 with NaN for missing values, or texts in a dictionary."""
 
-    def __init__(self, source: ParquetFile, name: str, column: Any) -> None:
+    def __init__(self, source: TableFile, name: str, column: Any) -> None:
         self.source, self.name, self.column = source, name, column.combine_chunks()
 
-    def as_new(self, *, forced: bool) -> tuple[Column, np.ndarray]:
-        """Numbers where all cells are, and else categories; `forced` where the user says that they are categories."""
-        if not forced and (numbers := self._numbers()) is not None:
+    def as_column(self, known: Column | None, *, forced: bool) -> tuple[Column, np.ndarray]:
+        """Numbers where all cells are, and else categories; as a run knew them, or `forced` to be categories.
+
+        A category that a run has not seen is a missing one.
+        """
+        categories = known.categories if known else ()
+        if not categories and not forced and (numbers := self._numbers()) is not None:
             return Column(self.name), numbers
         codes, names = self._codes
         others = [at for at, name in enumerate(names) if number(name) is None]
         numeric = len(names) - len(others)
-        if not forced and others and numeric > SOME_NUMBERS and numeric >= 9 * len(others):
-            raise self._error(
-                codes == others[0],
-                f"holds numbers but here {names[others[0]][:40]!r}; mend it, leave it empty, or name the column in "
-                "`categories` if these are categories",
-            )
-        if not names or len(names) > MOST_CATEGORIES:
+        typing_errors = others and numeric > SOME_NUMBERS and numeric >= 9 * len(others)
+        if not categories and not forced and (known or typing_errors):
+            way_out = "" if known else "; mend it, leave it empty, or name the column in `categories`"
+            raise self._error(codes == others[0], f"holds numbers but here {names[others[0]][:40]!r}{way_out}")
+        if not categories and not 0 < len(names) <= MOST_CATEGORIES:
             problem = f"has more than {MOST_CATEGORIES} different texts" if names else "is empty"
             raise UserError(f"column {self.name!r} of {self.source.path} {problem}: leave it out (`drop`)")
-        ordered = _ordered(names)
-        return Column(self.name, ordered), self._places(ordered)
-
-    def as_known(self, column: Column) -> tuple[Column, np.ndarray]:
-        """The values of a run's column; a category that it has not seen is a missing one."""
-        if column.categories:
-            return column, self._places(column.categories)
-        numbers = self._numbers()
-        if numbers is None:
-            codes, names = self._codes
-            at = next(i for i, name in enumerate(names) if number(name) is None)
-            raise self._error(codes == at, f"expects a number, got {names[at][:40]!r}")
-        return column, numbers
+        categories = categories or _ordered(names)
+        return Column(self.name, categories), self._places(categories)
 
     def as_labels(self, classes: tuple[str, ...]) -> tuple[tuple[str, ...], np.ndarray]:
         """The classes and each row's; those of a run that exists, or all that occur at least twice."""

@@ -12,6 +12,7 @@ from lipscale.data.memory import gigabytes, reading, require_memory
 from lipscale.errors import UserError
 
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "-")
+NULLS = [form(text) for text in MISSING for form in (str.lower, str.upper, str.title)]
 MOST_COLUMNS = 20_000
 LONGEST_LINE = 1 << 20
 LARGE = 300_000_000  # bytes; a Parquet file that unpacks to more, and to very much more than its size, is no table
@@ -21,8 +22,8 @@ Columns = dict[str, Any]  # of pyarrow
 
 
 @dataclass(frozen=True)
-class ParquetFile:
-    """A Parquet file and the names of its columns."""
+class TableFile:
+    """A file with named columns; this one is a Parquet file."""
 
     path: Path
     names: tuple[str, ...]
@@ -48,10 +49,13 @@ class ParquetFile:
 
     def read(self, wanted: list[str], texts: set[str]) -> Columns:
         """The wanted columns, those in `texts` as texts even if they look like numbers (Parquet knows by itself)."""
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
         with reading(self.path, "a Parquet file, it is damaged") as size:
-            strings = [field.name for field in pq.read_schema(self.path) if _is_text(field.type)]
+            strings = [
+                field.name for field in pq.read_schema(self.path) if field.type in (pa.string(), pa.large_string())
+            ]
             with pq.ParquetFile(self.path, read_dictionary=strings) as file:
                 rows, groups = file.metadata.num_rows, file.metadata.num_row_groups
                 # the file's own word for its size, checked before anything is read
@@ -64,7 +68,7 @@ class ParquetFile:
 
 
 @dataclass(frozen=True)
-class CsvFile(ParquetFile):
+class CsvFile(TableFile):
     """A CSV file; the standard library names the columns and finds the line of an error."""
 
     delimiter: str
@@ -95,20 +99,12 @@ class CsvFile(ParquetFile):
         import pyarrow as pa
         import pyarrow.csv as arrow
 
-        found = arrow.read_csv(
-            self.path,
-            arrow.ReadOptions(use_threads=False, block_size=1 << 24, skip_rows=self.header, column_names=self.names),
-            arrow.ParseOptions(
-                delimiter=self.delimiter,
-                newlines_in_values=True,
-                invalid_row_handler=lambda row: "error" if row.text.strip() else "skip",
-            ),
-            arrow.ConvertOptions(
-                column_types=dict.fromkeys(texts, pa.dictionary(pa.int32(), pa.string())),
-                null_values=[form(text) for text in MISSING for form in (str.lower, str.upper, str.title)],
-                include_columns=columns,
-            ),
-        )
+        read = arrow.ReadOptions(use_threads=False, block_size=1 << 24, skip_rows=self.header, column_names=self.names)
+        blank: Any = lambda row: "error" if row.text.strip() else "skip"  # noqa: E731
+        parse = arrow.ParseOptions(delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=blank)
+        types = dict.fromkeys(texts, pa.dictionary(pa.int32(), pa.string()))
+        convert = arrow.ConvertOptions(column_types=types, null_values=NULLS, include_columns=columns)
+        found = arrow.read_csv(self.path, read, parse, convert)
         return {name: found.column(name) for name in columns}
 
     def _check_rows(self) -> None:
@@ -119,14 +115,14 @@ class CsvFile(ParquetFile):
                 raise UserError(f"{self.path}, line {line}: {expected}, got {len(row)}")
 
 
-def open_table(path: Path) -> ParquetFile:
+def open_table(path: Path) -> TableFile:
     """A table with named columns. In a CSV file separators are , ; | or tabs; text is UTF-8."""
     if path.suffix.lower() in (".parquet", ".pq"):
         import pyarrow.parquet as pq
 
         with reading(path, "a Parquet file") as size:
             require_memory(2 * size, str(path))
-            return ParquetFile(path, tuple(map(str, pq.read_schema(path).names)))
+            return TableFile(path, tuple(map(str, pq.read_schema(path).names)))
     with reading(path, "a CSV file in UTF-8") as size, path.open(encoding="utf-8-sig", newline="") as file:
         require_memory(6 * size, str(path))
         line = file.readline(LONGEST_LINE)
@@ -161,12 +157,6 @@ def _is_number(kind: Any) -> bool:
     return bool(is_a.is_integer(kind) or is_a.is_floating(kind) or is_a.is_decimal(kind) or is_a.is_null(kind))
 
 
-def _is_text(kind: Any) -> bool:
-    import pyarrow.types as is_a
-
-    return bool(is_a.is_string(kind) or is_a.is_large_string(kind))
-
-
 def _cells(column: Any, name: str) -> Any:
     """Numbers as float64; texts, and truths as texts, in a dictionary."""
     import pyarrow as pa
@@ -178,6 +168,6 @@ def _cells(column: Any, name: str) -> Any:
         return (column.cast(kind) if coded else column).cast(pa.float64(), safe=False)
     if pa.types.is_boolean(kind):
         return pc.if_else(column, "True", "False").dictionary_encode()
-    if _is_text(kind):
-        return column if coded else column.dictionary_encode()
-    raise UserError(f"{name} holds {kind}, no numbers or text; convert it or leave it out (`drop`)")
+    if kind not in (pa.string(), pa.large_string()):
+        raise UserError(f"{name} holds {kind}, no numbers or text; convert it or leave it out (`drop`)")
+    return column if coded else column.dictionary_encode()
