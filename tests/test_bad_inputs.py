@@ -139,7 +139,7 @@ def test_tables(tmp_path, name):
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({}, "which column is the class. Give `label`; known: a, b, kind, y"),
+        ({}, "which column is the class. Give `label`, one of a, b, kind, y"),
         ({"label": "kindd"}, "no column 'kindd'.*did you mean 'kind'"),
         ({"label": "y", "drop": ("id",)}, "no column 'id' .`drop`."),
         ({"label": "y", "drop": ("a", "b", "kind")}, "nothing to learn from"),

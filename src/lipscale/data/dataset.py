@@ -127,8 +127,12 @@ def hint(name: str, known: Sequence[str], otherwise: str = "") -> str:
     """The end of a message on an unknown name: the nearest known one, or else the first few."""
     if nearest := difflib.get_close_matches(name, known, n=1):
         return f"did you mean {nearest[0]!r}?"
-    more = f", ... ({len(known)} in all)" if len(known) > 12 else ""
-    return otherwise or f"known: {', '.join(text[:40] for text in known[:12])}{more}"
+    return otherwise or f"known: {listed(known)}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names for a message; of many only the first."""
+    return ", ".join(name[:40] for name in names[:12]) + (f", ... ({len(names)} in all)" if len(names) > 12 else "")
 
 
 def check_samples(samples: Samples, where: str, classes: int, *, missing: bool = False) -> None:

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from lipscale.data import arrays
-from lipscale.data.dataset import Dataset, Preprocessing, hint, hold_out
+from lipscale.data.dataset import Dataset, Preprocessing, hint, hold_out, listed
 from lipscale.data.folder import read_folder
 from lipscale.data.registry import READERS, data_folders, find_folder
 from lipscale.data.settings import DataSettings
@@ -76,7 +76,7 @@ def _read_table_file(
 ) -> Dataset:
     source = open_table(path)
     if settings.label is None:
-        raise UserError(f"{path}: which column is the class? Give `label`; {hint('', source.names)}")
+        raise UserError(f"{path}: which column is the class? Give `label`, one of {listed(source.names)}")
     known = stored.columns if stored else ()
     samples, columns, classes = read_table(
         source, label=settings.label, drop=settings.drop, categories=settings.categories, columns=known, classes=classes
