@@ -529,7 +529,7 @@ NAMES = {
     "file.xyz": "file.xyz is no data set; expected a folder",
     "file.json": "file.json is no data set",
     "/dev/null": "is no data set",
-    "tiny-imagenet": "tiny-imagenet is not in any of",
+    "tiny-imagenet": "tiny-imagenet is not in .*tiny-imagenet-200.zip in DIR and give DIR as `data_dir`",
 }
 
 

@@ -47,9 +47,9 @@ def load_dataset(
         folder = find_folder(name, data_dir)
         if folder is None:
             searched = ", ".join(map(str, data_folders(data_dir)))
-            layout, files = READERS[name].layouts[0]
-            manual = f"put its files ({', '.join(files[:2])}, ...) into DIR/{layout} and give DIR as `data_dir`"
-            raise UserError(f"{name} is not in any of {searched}: {READERS[name].get}, or {manual}")
+            layout, file = READERS[name].layouts[0][0], next(iter(READERS[name].files))
+            manual = f"put {file}, ... into DIR/{layout}" if "idx" in file else f"unpack the official {file} in DIR"
+            raise UserError(f"{name} is not in {searched}: {READERS[name].get}, or {manual} and give DIR as `data_dir`")
         return READERS[name].read(folder)
     path = Path(name).expanduser()
     if os.path.exists(path):  # False for a name too long or with a NUL
