@@ -158,7 +158,7 @@ def bad(tmp_path_factory):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("train", "--data", "cifer10"), "did you mean cifar10?"),
+        (("train", "--data", "cifer10"), "did you mean 'cifar10'?"),
         (("train", "--data", "cifar10", "--data-dir", "{bad}"), "cifar-10-binary.tar.gz"),
         (("train", "--model", "resnet"), "did you mean 'resnet18'?"),
         (("train", "--method", "lst"), "did you mean 'list'?"),

@@ -60,8 +60,8 @@ CSV = {
     "nothing": ("", "line 1: expected the names"),
     "only blank lines": ("\n\n\n", "line 1: expected the names"),
     "only a header": (HEAD + "\n", "no row below"),
-    "no header": (lines(*GOOD).replace("k", "").replace("c", ""), "line 1 holds numbers"),
-    "no label column": (lines("a,b,kind,z", *GOOD), "no column 'y'.*it has a, b, kind, z"),
+    "no header": (lines(*GOOD).replace("k", "").replace("c", ""), "line 1: expected the names of the columns, got '"),
+    "no label column": (lines("a,b,kind,z", *GOOD), "no column 'y'.*known: a, b, kind, z"),
     "a label column misspelt": (lines("a,b,kind,Y ", *GOOD), "no column 'y'"),
     "two columns of one name": (lines("a,a,kind,y", *GOOD), "two columns are called 'a'"),
     "a column without a name": (lines("a,,kind,y", *GOOD), "column 2 has no name"),
@@ -73,13 +73,16 @@ CSV = {
     "an infinite number": (lines(HEAD, *GOOD, "inf,2,k0,c0"), "line 32: column 'a' holds an infinite"),
     "a number too large": (lines(HEAD, *GOOD, "1e999,2,k0,c0"), "line 32: column 'a' holds an infinite"),
     "minus infinity": (lines(HEAD, "-Infinity,2,k0,c0", *GOOD), "line 2: column 'a' holds an infinite"),
-    "a label missing": (lines(HEAD, *GOOD[:9], "1,2,k0,"), "line 11: the label .column 'y'. is missing"),
-    "a label NA": (lines(HEAD, *GOOD[:9], "1,2,k0,NA"), "line 11: the label"),
+    "a label missing": (lines(HEAD, *GOOD[:9], "1,2,k0,"), "line 11: column 'y' lacks the label"),
+    "a label NA": (lines(HEAD, *GOOD[:9], "1,2,k0,NA"), "line 11: column 'y' lacks the label"),
     "a label misspelt once": (
         lines("a,kind,y", *(f"{i},k,cl{'ass'}{i % 2}" for i in range(20)), "1,k,clas1"),
-        "line 22: label 'clas1' occurs only once; did you mean 'class1'",
+        "line 22: column 'y' has the label 'clas1', which occurs only once; did you mean 'class1'",
     ),
-    "a label once": (lines(HEAD, *GOOD, "1,2,k0,zebra"), "line 32: label 'zebra' occurs only once"),
+    "a label once": (
+        lines(HEAD, *GOOD, "1,2,k0,zebra"),
+        "line 32: column 'y' has the label 'zebra', which occurs only once",
+    ),
     "one class": (lines("a,y", *(f"{i},same" for i in range(20))), "one class only"),
     "labels that are numbers": (lines("a,y", *(f"{i},{i}.25" for i in range(1500))), "more than 1000 different values"),
     "two samples": (lines("a,y", "1,p", "2,q"), "occurs only once"),
@@ -89,16 +92,19 @@ CSV = {
     ),
     "an empty column": (lines("a,b,y", *(f"{i},,{i % 2}" for i in range(20))), None),
     "only the label": (lines("y", *(f"c{i % 2}" for i in range(20))), "nothing to learn from"),
-    "a quote that never ends": (lines(HEAD, *GOOD[:3], '"1,2,k0,c0'), "no CSV file"),
-    "quotes in the middle": (lines(HEAD, *GOOD[:3], '"1"x,2,k0,c0'), "no CSV file"),
-    "a cell of a megabyte": (lines(HEAD, *GOOD, "1,2," + "k" * 10**6 + ",c0"), "no CSV file .*field larger"),
+    "a quote that never ends": (lines(HEAD, *GOOD[:3], '"1,2,k0,c0'), "as a CSV file"),
+    "quotes in the middle": (lines(HEAD, *GOOD[:3], '"1"x,2,k0,c0'), "as a CSV file"),
+    "a cell of a megabyte": (lines(HEAD, *GOOD, "1,2," + "k" * 10**6 + ",c0"), "as a CSV file .*field larger"),
     "a header of a megabyte": ("a" * (1 << 20) + ",y\n1,2\n", "line 1 is longer"),
-    "latin-1": (lines(HEAD, *GOOD, "1,2,käse,c0").encode("latin-1"), "no UTF-8 text .byte 0xe4"),
-    "UTF-16": (lines(HEAD, *GOOD).encode("utf-16"), "no UTF-8 text"),
-    "a zip": (b"PK\x03\x04" + bytes(range(256)), "no UTF-8 text|no column"),
-    "a picture": (b"\x89PNG\r\n\x1a\n" + bytes(100), "no UTF-8 text"),
-    "a spreadsheet": (b"\xd0\xcf\x11\xe0" + bytes(500), "no UTF-8 text"),
-    "NULs": (bytes(1000), "no column 'y'|no CSV"),
+    "latin-1": (
+        lines(HEAD, *GOOD, "1,2,käse,c0").encode("latin-1"),
+        "as a CSV file.*'utf-8' codec can't decode byte 0xe4",
+    ),
+    "UTF-16": (lines(HEAD, *GOOD).encode("utf-16"), "as a CSV file in UTF-8 .*'utf-8' codec"),
+    "a zip": (b"PK\x03\x04" + bytes(range(256)), "'utf-8' codec|no column"),
+    "a picture": (b"\x89PNG\r\n\x1a\n" + bytes(100), "as a CSV file in UTF-8 .*'utf-8' codec"),
+    "a spreadsheet": (b"\xd0\xcf\x11\xe0" + bytes(500), "as a CSV file in UTF-8 .*'utf-8' codec"),
+    "NULs": (bytes(1000), "no column 'y'|as a CSV"),
     "JSON": ('{"a": 1, "y": 2}\n', "no column 'y'"),
     "HTML": ("<html><body>Not found</body></html>\n", "no column 'y'"),
     "a class of two in a large table": (
@@ -143,8 +149,11 @@ def test_tables(tmp_path, name):
         ({"label": "y", "test_data": "."}, "is a folder"),
         ({"label": "y", "test_data": "other.csv"}, "other.csv has no column 'y'"),
         ({"label": "y", "test_data": "lacks.csv"}, "lacks.csv has no column 'kind'"),
-        ({"label": "y", "test_data": "typo.csv"}, "typo.csv, line 3: unknown label 'cc1'; did you mean 'c1'"),
-        ({"label": "y", "test_data": "text.csv"}, "text.csv, line 2: column 'a' expects a number, got 'x'"),
+        (
+            {"label": "y", "test_data": "typo.csv"},
+            "typo.csv, line 3: column 'y' has the unknown label 'cc1'; did you mean 'c1'",
+        ),
+        ({"label": "y", "test_data": "text.csv"}, "text.csv, line 2: column 'a' holds numbers but here 'x'"),
         ({"label": "y", "test_data": "empty.csv"}, "empty.csv holds no row"),
     ],
 )
@@ -173,15 +182,15 @@ def good_parquet():
 
 
 PARQUET = {
-    "nothing": (b"", "no Parquet file"),
-    "junk": (b"PAR1" + bytes(100) + b"PAR1", "no Parquet file"),
-    "only magic": (b"PAR1", "no Parquet file"),
-    "cut off": (good_parquet()[:-20], "no Parquet file"),
+    "nothing": (b"", "as a Parquet file"),
+    "junk": (b"PAR1" + bytes(100) + b"PAR1", "as a Parquet file"),
+    "only magic": (b"PAR1", "as a Parquet file"),
+    "cut off": (good_parquet()[:-20], "as a Parquet file"),
     "beginning cut off": (good_parquet()[20:], "Parquet file"),
-    "a csv": (lines(HEAD, *GOOD).encode(), "no Parquet file"),
-    "footer too long": (good_parquet()[:-8] + b"\xff\xff\xff\x7fPAR1", "no Parquet file"),
-    "footer negative": (good_parquet()[:-8] + b"\xff\xff\xff\xffPAR1", "no Parquet file"),
-    "data overwritten": (good_parquet()[:4] + b"\xff" * 150 + good_parquet()[154:], "damaged Parquet"),
+    "a csv": (lines(HEAD, *GOOD).encode(), "as a Parquet file"),
+    "footer too long": (good_parquet()[:-8] + b"\xff\xff\xff\x7fPAR1", "as a Parquet file"),
+    "footer negative": (good_parquet()[:-8] + b"\xff\xff\xff\xffPAR1", "as a Parquet file"),
+    "data overwritten": (good_parquet()[:4] + b"\xff" * 150 + good_parquet()[154:], "as a Parquet file, it is damaged"),
     "no rows": (parquet_bytes({"a": pa.array([], pa.float64()), "y": pa.array([], pa.string())}), "no row below"),
     "no label": (parquet_bytes({"a": [1.0, 2.0], "b": [1, 2]}), "no column 'y'"),
     "dates": (
@@ -196,11 +205,14 @@ PARQUET = {
         parquet_bytes({"a": [1.0, 2.0, float("inf"), 3.0], "y": ["a", "b"] * 2}),
         "row 3: column 'a' holds an infinite",
     ),
-    "a label missing": (parquet_bytes({"a": [1.0] * 4, "y": ["a", "b", None, "a"]}), "row 3: the label"),
+    "a label missing": (
+        parquet_bytes({"a": [1.0] * 4, "y": ["a", "b", None, "a"]}),
+        "row 3: column 'y' lacks the label",
+    ),
     "one class": (parquet_bytes({"a": [1.0] * 4, "y": ["a"] * 4}), "one class only"),
     "a label once": (
         parquet_bytes({"a": [1.0] * 5, "y": ["ab", "ab", "cd", "cd", "ac"]}),
-        "row 5: label 'ac' occurs only",
+        "row 5: column 'y' has the label 'ac', which occurs only",
     ),
     "many texts": (
         parquet_bytes({"a": [f"t{i}" for i in range(150)], "y": ["a", "b"] * 75}),
@@ -239,11 +251,11 @@ X, Y = np.random.default_rng(0).random((20, 1, 4, 4)), np.arange(20) % 2
 SMALL = npy(np.zeros((20, 3)))
 HUGE = {b"(20, 3)": b"(9**9,3)"}
 NPZ = {
-    "nothing": (b"", "no .npz file of plain arrays"),
-    "text": (b"hello", "no .npz file"),
-    "half a zip": (zipped(x=SMALL, y=npy(Y))[:-40], "no .npz file"),
-    "a zip of text": (zipped(x=b"hello", y=b"world"), "no .npz file"),
-    "an empty zip": (zipped(), "holds no array; expected x and y"),
+    "nothing": (b"", "as an .npz file of plain arrays"),
+    "text": (b"hello", "as an .npz file"),
+    "half a zip": (zipped(x=SMALL, y=npy(Y))[:-40], "as an .npz file"),
+    "a zip of text": (zipped(x=b"hello", y=b"world"), "as an .npz file"),
+    "an empty zip": (zipped(), "expected x and y .*got no array"),
     "only x": (zipped(x=npy(X)), "expected x and y"),
     "only y": (zipped(y=npy(Y)), "expected x and y"),
     "half a test part": (zipped(x=npy(X), y=npy(Y), y_test=npy(Y)), "one of x_test and y_test"),
@@ -251,7 +263,7 @@ NPZ = {
     "structures": (zipped(x=npy(np.zeros(20, [("p", "f4"), ("q", "i4")])), y=npy(Y)), "plain arrays"),
     "a header that claims the moon": (
         zipped(x=npy(np.zeros((20, 3)), replace={b"(20, 3), }": b"(99999999999999999, 3)}"[:9]}), y=npy(Y)),
-        "no .npz file|would take",
+        "as an .npz file|would take",
     ),
     "a header that claims a terabyte": (
         zipped(
@@ -271,7 +283,7 @@ NPZ = {
             + b"\n",
             y=npy(Y),
         ),
-        "no .npz file|header",
+        "as an .npz file|header",
     ),
     "a header that is code": (
         zipped(
@@ -281,7 +293,7 @@ NPZ = {
             + b"\n",
             y=npy(Y),
         ),
-        "no .npz file",
+        "as an .npz file",
     ),
     "fewer numbers than the header says": (zipped(x=npy(X)[:-8], y=npy(Y)), "bytes where its header says"),
     "more numbers than the header says": (zipped(x=npy(X) + b"12345678", y=npy(Y)), "more bytes where its header says"),
@@ -302,7 +314,7 @@ NPZ = {
     "labels below zero": (zipped(x=npy(X), y=npy(Y - 1)), "label -1 of sample 0"),
     "labels with gaps": (zipped(x=npy(X), y=npy(Y * 5)), "without gaps; 1 does not occur"),
     "a label of nine billion": (zipped(x=npy(X), y=npy(Y * 9 * 10**9)), "without gaps"),
-    "fewer labels": (zipped(x=npy(X), y=npy(Y[:-1])), "20 rows in x but 19 in y"),
+    "fewer labels": (zipped(x=npy(X), y=npy(Y[:-1])), "bad.npz has 20 inputs but 19 labels"),
     "no rows": (zipped(x=npy(X[:0]), y=npy(Y[:0])), "empty"),
     "one class": (zipped(x=npy(X), y=npy(Y * 0)), "1 class"),
     "fewer names than classes": (zipped(x=npy(X), y=npy(Y), classes=npy(np.array(["a"]))), "1 class"),
@@ -310,7 +322,7 @@ NPZ = {
     "names that are floats": (zipped(x=npy(X), y=npy(Y), classes=npy(np.array([0.5, 1.5]))), "classes as a list"),
     "another test shape": (zipped(x=npy(X), y=npy(Y), x_test=npy(X[:, :, :2]), y_test=npy(Y)), "test inputs"),
     "an unknown test label": (zipped(x=npy(X), y=npy(Y), x_test=npy(X), y_test=npy(Y + 3)), "label 3 of sample 0"),
-    "version 9": (zipped(x=b"\x93NUMPY\x09\x00" + bytes(100), y=npy(Y)), "no .npz file"),
+    "version 9": (zipped(x=b"\x93NUMPY\x09\x00" + bytes(100), y=npy(Y)), "as an .npz file"),
 }
 
 
@@ -356,30 +368,30 @@ PREDICT = {
     "pixels out of range": (GREY, "bad.npy", npy(np.full((4, 4), 7.0)), r"numbers in \[0, 1\]"),
     "NaN pixels": (GREY, "bad.npy", npy(np.full((4, 4), np.nan)), "input 0 holds NaN"),
     "an empty array": (GREY, "bad.npy", npy(np.zeros((0, 4, 4))), "expected numbers"),
-    "an archive without x": (GREY, "bad.npz", zipped(z=npy(np.zeros((4, 4)))), "plain arrays with an x"),
-    "an archive that is none": (GREY, "bad.npz", b"hello", "no .npz file"),
+    "an archive without x": (GREY, "bad.npz", zipped(z=npy(np.zeros((4, 4)))), "bad.npz: expected an array x"),
+    "an archive that is none": (GREY, "bad.npz", b"hello", "as an .npz file"),
     "a picture for a table": (NUMBERS, "bad.png", b"hello", "not pictures"),
     "too few numbers": (NUMBERS, "bad.csv", b"1,2\n", "expected numbers for inputs"),
     "a ragged row": (NUMBERS, "bad.csv", b"1,2,3\n1,2\n", "line 2: expected 3 numbers"),
-    "a text among numbers": (NUMBERS, "bad.csv", b"1,2,3\n1,x,3\n", "line 2: expected numbers"),
+    "a text among numbers": (NUMBERS, "bad.csv", b"1,2,3\n1,x,3\n", "line 2: expected 3 numbers .*got '1,x,3'"),
     "a NaN among numbers": (NUMBERS, "bad.csv", b"1,nan,3\n", "input 0 holds NaN"),
     "no rows": (NUMBERS, "bad.csv", b"a,b,c\n", "no row of numbers"),
     "no text": (NUMBERS, "bad.csv", b"\xff\xfe\x00", "cannot read"),
     "numbers beyond float32": (NUMBERS, "bad.npy", npy(np.full((2, 3), 1e300)), None),
     "columns that are not there": (NAMED, "bad.csv", b"a,kind\n1,k0\n", "no column 'b'"),
-    "columns without names": (NAMED, "bad.csv", b"1,2,3\n4,5,6\n", "line 1 holds numbers"),
-    "a text for a number": (NAMED, "bad.csv", b"a,b,kind\n1,x,k0\n", "line 2: column 'b' expects a number, got 'x'"),
+    "columns without names": (NAMED, "bad.csv", b"1,2,3\n4,5,6\n", "line 1: expected the names of the columns, got '"),
+    "a text for a number": (NAMED, "bad.csv", b"a,b,kind\n1,x,k0\n", "line 2: column 'b' holds numbers but here 'x'"),
     "an infinite number": (NAMED, "bad.csv", b"a,b,kind\n1,inf,k0\n", "line 2: column 'b' holds an infinite"),
     "no rows below names": (NAMED, "bad.csv", b"a,b,kind\n", "no row below"),
     "an empty table": (NAMED, "bad.csv", b"", "expected the names"),
     "a ragged table": (NAMED, "bad.csv", b"a,b,kind\n1,2\n", "line 2: expected 3 cells"),
     "an array for categories": (NAMED, "bad.npy", npy(np.zeros((2, 4))), "the run's table has categories"),
-    "no parquet": (NAMED, "bad.parquet", b"hello", "no Parquet file"),
+    "no parquet": (NAMED, "bad.parquet", b"hello", "as a Parquet file"),
     "a parquet of text": (
         NAMED,
         "bad.parquet",
         parquet_bytes({"a": [1.0], "b": ["x"], "kind": ["k0"]}),
-        "row 1: column 'b' expects a number",
+        "row 1: column 'b' holds numbers but here 'x'",
     ),
 }
 
@@ -498,7 +510,7 @@ def test_folders(tmp_path, case):
 
 @pytest.mark.parametrize(
     ("test", "match"),
-    [("nowhere", "nowhere does not exist"), ("file", "file is no folder"), ("empty", "empty holds no class folder")],
+    [("nowhere", "nowhere does not exist"), ("file", "file is no folder"), ("empty", "empty holds 0 class folders")],
 )
 def test_test_folders(tmp_path, test, match):
     write_folder(tmp_path / "set")
@@ -509,8 +521,8 @@ def test_test_folders(tmp_path, test, match):
 
 NAMES = {
     "": "unknown data set ''|is no|holds",
-    "cifer10": "did you mean cifar10",
-    "mnist2": "did you mean mnist",
+    "cifer10": "did you mean 'cifar10'",
+    "mnist2": "did you mean 'mnist'",
     "nothing.csv": "nothing.csv does not exist",
     "no/such/folder": "does not exist",
     "x" * 5000: "unknown data set",
@@ -518,7 +530,7 @@ NAMES = {
     "file.xyz": "file.xyz is no data set; expected a folder",
     "file.json": "file.json is no data set",
     "/dev/null": "is no data set",
-    "tiny-imagenet": "tiny-imagenet is not in any of",
+    "tiny-imagenet": "tiny-imagenet is not in .*tiny-imagenet-200.zip in DIR and give DIR as `data_dir`",
 }
 
 
@@ -596,7 +608,7 @@ CIFAR = {
     "data_batch_2.bin": [(b"", "truncated"), (bytes(3072), "truncated: 3072 bytes are not a multiple of 3073")],
     "test_batch.bin": [(b"\xff" + bytes(3072), "label 255 of sample 0 is not in 0..9")],
     "batches.meta.txt": [
-        (b"\xff\xfe\xfa", "cannot read the class names"),
+        (b"\xff\xfe\xfa", "cannot read .*batches.meta.txt as class names"),
         (b"only one", "label 9|label 2|not in 0..1"),
     ],
 }
@@ -615,10 +627,10 @@ def test_cifar_binary(tmp_path, file, content, match):
 PIXELS = np.zeros((4, 3072), np.uint8)
 BATCH = python2_pickle({"labels": [0, 1, 2, 3], "data": PIXELS})
 PICKLES = {
-    "nothing": (b"", "no pickle of plain data"),
+    "nothing": (b"", "as a pickle of plain data"),
     "text": (b"hello", "pickle|plain data"),
-    "cut off": (BATCH[:-100], "no pickle of plain data"),
-    "cut off early": (BATCH[:30], "no pickle of plain data"),
+    "cut off": (BATCH[:-100], "as a pickle of plain data"),
+    "cut off early": (BATCH[:30], "as a pickle of plain data"),
     "a list": (pickle.dumps([1, 2], 2), "no dictionary"),
     "a number": (pickle.dumps(1, 2), "no dictionary"),
     "no data": (python2_pickle({"labels": [0, 1]}), "expected 'data'"),
@@ -626,31 +638,31 @@ PICKLES = {
     "labels that are texts": (python2_pickle({"labels": ["a"] * 4, "data": PIXELS}), "whole numbers"),
     "labels that are booleans": (pickle.dumps({"labels": [True] * 4, "data": "x"}, 2), "expected 'data'"),
     "too few labels": (python2_pickle({"labels": [0, 1], "data": PIXELS}), "4 images do not go with its 2 labels"),
-    "labels out of range": (python2_pickle({"labels": [0, 1, 2, 250], "data": PIXELS}), "do not go with"),
+    "labels out of range": (python2_pickle({"labels": [0, 1, 2, 250], "data": PIXELS}), "whole numbers in 0..99"),
     "rows of another length": (python2_pickle({"labels": [0] * 4, "data": PIXELS[:, :100]}), "rows of 3072 bytes"),
     "an array that claims more than it has": (
         BATCH.replace(struct.pack("<i", 4) + b"J", struct.pack("<i", 2**31 - 1) + b"J", 1),
-        "no pickle",
+        "as a pickle",
     ),
     "an array with a negative size": (
         BATCH.replace(struct.pack("<i", 4) + b"J", struct.pack("<i", -4) + b"J", 1),
         "odd shape",
     ),
-    "objects": (BATCH.replace(b"U\x02u1", b"U\x02O8"), "a call of numpy dtype"),
-    "numbers": (BATCH.replace(b"U\x02u1", b"U\x02i8"), "a call of numpy dtype"),
+    "objects": (BATCH.replace(b"U\x02u1", b"U\x02O8"), "a call of dtype"),
+    "numbers": (BATCH.replace(b"U\x02u1", b"U\x02i8"), "a call of dtype"),
     "os.system": (b"\x80\x02}(U\x04datacos\nsystem\nU\x02id\x85Ru.", "a call of os system"),
     "eval": (b"\x80\x02}(U\x04datac__builtin__\neval\nU\x02id\x85Ru.", "a call of __builtin__ eval"),
-    "a persistent object": (b"\x80\x02U\x01xQ.", "the instruction BINPERSID"),
-    "an extension": (b"\x80\x02\x82\x01.", "the instruction EXT1|no pickle"),
-    "a new object": (b"\x80\x02cos\nPopen\n)\x81.", "the instruction NEWOBJ"),
-    "a memo that is not there": (b"\x80\x02h\x07.", "used twice"),
-    "a memo of gigabytes": (b"\x80\x02}r\xff\xff\xff\x7f.", "a memo out of order"),
-    "too many instructions": (b"\x80\x02}(" + b"]" * 2_100_000 + b"u.", "more than 2000000 instructions"),
-    "an empty stack": (b"\x80\x02e.", "no pickle"),
-    "floats": (pickle.dumps({"data": 0.5}, 2), "the instruction BINFLOAT"),
-    "a set": (pickle.dumps({"data": {1}}, 2), "a call of|instruction"),
-    "protocol 5": (pickle.dumps({"data": [1]}, 5), "expected 'data'|instruction"),
-    "a billion digits": (b"\x80\x02}U\x01aI" + b"9" * 5000 + b"\ns.", "no pickle"),
+    "a persistent object": (b"\x80\x02U\x01xQ.", "plain data .KeyError: 81"),
+    "an extension": (b"\x80\x02\x82\x01.", "plain data .KeyError: 130"),
+    "a new object": (b"\x80\x02cos\nPopen\n)\x81.", "a call of os Popen"),
+    "a memo that is not there": (b"\x80\x02h\x07.", "plain data .*Memo value not found"),
+    "a memo of gigabytes": (b"\x80\x02}r\xff\xff\xff\x7f.", "expected 'data'"),
+    "too many instructions": (b"\x80\x02}(" + b"]" * 2_100_000 + b"u.", "more than 2000000 steps"),
+    "an empty stack": (b"\x80\x02e.", "as a pickle"),
+    "floats": (pickle.dumps({"data": 0.5}, 2), "plain data .KeyError: 71"),
+    "a set": (pickle.dumps({"data": {1}}, 2), "a call of __builtin__ set"),
+    "protocol 5": (pickle.dumps({"data": [1]}, 5), "plain data .KeyError: 149"),
+    "a billion digits": (b"\x80\x02}U\x01aI" + b"9" * 5000 + b"\ns.", "as a pickle"),
 }
 
 
@@ -692,7 +704,7 @@ TINY = {
     "a class misspelt": (
         "val/val_annotations.txt",
         "val_0.JPEG\tn0l\t0\n",
-        "line 1: unknown class 'n0l'; did you mean n0",
+        "line 1: unknown class 'n0l'; did you mean 'n0",
     ),
     "another class": (
         "val/val_annotations.txt",
@@ -848,7 +860,7 @@ RUN_FILES = {
     "settings of another width": (
         "settings.yaml",
         b"width: 16\nmodel: mlp\nbatch_size: 9\n",
-        "settings.yaml .* is not what the network",
+        "settings.yaml .*is not what the network",
     ),
     "data gone": ("data.json", None, "data.json"),
     "data no JSON": ("data.json", b"{", "cannot read"),

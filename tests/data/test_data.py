@@ -168,7 +168,7 @@ X, Y = np.random.default_rng(0).random((20, 1, 4, 4)), np.arange(20) % 2
         ({"x": X, "y": Y, "x_test": X, "y_test": Y + 5}, "label 5 of sample 0 is not in 0..1"),
         ({"x": np.zeros((20, 8, 8, 3)), "y": Y}, "channels come first"),
         ({"x": X, "y": Y * 2}, "without gaps; 1 does not occur"),
-        ({"x": X, "y": Y[:-1]}, "20 rows in x but 19 in y"),
+        ({"x": X, "y": Y[:-1]}, "bad.npz has 20 inputs but 19 labels"),
         ({"x": X, "y": Y.astype(float)}, "whole-number labels"),
         ({"x": np.where(X > 0.99, np.nan, X), "y": Y}, "NaN or infinite"),
         ({"x": np.where(X > 0.99, np.inf, X), "y": Y}, "NaN or infinite"),
@@ -185,7 +185,7 @@ def test_bad_arrays_are_named(tmp_path, arrays, message):
 
 
 def test_bad_files_and_names_are_named(tmp_path):
-    with pytest.raises(UserError, match=r"did you mean cifar10\?"):
+    with pytest.raises(UserError, match=r"did you mean 'cifar10'\?"):
         data.load_dataset("cifra10")
     with pytest.raises(UserError, match="apt-get install dataset-fashion-mnist"):
         data.load_dataset("fashion-mnist", tmp_path)

@@ -124,9 +124,14 @@ def folder_with_a_device(path):
 # name: file, label, what writes it, what the error says
 FILES = {
     "one text 300 times": ("batch", None, pickle_of_one_text, "arrays larger than the file"),
-    "a hundred million lists": ("batch", None, pickle_of_lists, "more than 2000000 instructions"),
+    "a hundred million lists": ("batch", None, pickle_of_lists, "more than 2000000 steps"),
     "an array below zero": ("x.npz", None, array_below_zero, "its header says (-5, 10)"),
-    "a hundred thousand classes": ("x.npz", None, arrays_of_many_classes, "has 100000 classes; give at most 1000"),
+    "a hundred thousand classes": (
+        "x.npz",
+        None,
+        arrays_of_many_classes,
+        "has 100000 classes; give at least 2 and at most 1000",
+    ),
     "a hundred megapixels": ("set", None, png_of_a_hundred_megapixels, "claims 10000x10000 pixels"),
     "two large pictures": ("set", None, large_pictures, "no error"),
     "long texts in Parquet": ("t.parquet", "y", long_texts_in_parquet, "a text of 1000000 characters"),

@@ -154,7 +154,7 @@ class TestTables:
         read_inputs([tmp_path / "new.csv"], loaded.preprocessing)
         assert "2 values are missing or categories that the run has not seen, such as 'b' in row 1" in caplog.text
         (tmp_path / "bad.csv").write_text("a,b,kind\n1,2,red\n1,x,red\n")
-        with pytest.raises(UserError, match=r"bad.csv, line 3: column 'b' expects a number, got 'x'"):
+        with pytest.raises(UserError, match=r"bad.csv, line 3: column 'b' holds numbers but here 'x'"):
             read_inputs([tmp_path / "bad.csv"], loaded.preprocessing)
 
 

@@ -1,26 +1,23 @@
 """Real data sets by name, and users' pictures, tables and arrays by path: what users call, and what stages share."""
 
 from lipscale.data.dataset import (
-    DEVIATIONS,
     PIXELS,
     Column,
     Dataset,
     Preprocessing,
     Samples,
     as_input,
-    channel_means,
     limit,
     split_calibration,
     stratified,
 )
-from lipscale.data.encode import encode, prepare
+from lipscale.data.encode import prepare
 from lipscale.data.load import load_dataset
 from lipscale.data.registry import READERS, find_folder
 from lipscale.data.stored import Stored
 from lipscale.settings import DataSettings
 
 __all__ = [
-    "DEVIATIONS",
     "PIXELS",
     "READERS",
     "Column",
@@ -30,8 +27,6 @@ __all__ = [
     "Samples",
     "Stored",
     "as_input",
-    "channel_means",
-    "encode",
     "find_folder",
     "limit",
     "load_dataset",

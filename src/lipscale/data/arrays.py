@@ -2,6 +2,7 @@
 
 import warnings
 import zipfile
+from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipscale.data.dataset import MOST_CLASSES, Dataset, Samples, check_samples, hold_out
-from lipscale.data.memory import require_file, require_memory
+from lipscale.data.dataset import Dataset, Samples, check_samples, hold_out
+from lipscale.data.memory import reading, require_memory
 from lipscale.errors import UserError
 
 KEYS = ("x", "y", "x_test", "y_test", "classes")
@@ -23,78 +24,48 @@ def read(path: Path, *, test: Path | None = None, test_fraction: float = 0.2) ->
     The test part is x_test and y_test, or x and y of the file `test`, or else a stratified share.
     """
     arrays = load_arrays(path, KEYS)
-    for key in ("x", "y"):
-        if key not in arrays:
-            raise UserError(f"{path} holds {', '.join(arrays) or 'no array'}; expected x and y (and x_test, y_test)")
     if ("x_test" in arrays) != ("y_test" in arrays):
         raise UserError(f"{path} has one of x_test and y_test; give both or none")
     if test is not None and "x_test" in arrays:
         raise UserError(f"{path} has its own test part (x_test); leave `test_data` out")
-    samples = Samples(_inputs(arrays["x"], path), _labels(arrays["y"], path))
-    if len(samples.inputs) != len(samples.labels):
-        raise UserError(f"{path} has {len(samples.inputs)} rows in x but {len(samples.labels)} in y")
-    if len(samples) == 0:
-        raise UserError(f"{path} is empty")
-    highest = int(samples.labels.max())
+    samples = _samples(arrays, "x", "y", path)
+    highest = int(samples.labels.max()) if len(samples) else 0
     check_samples(samples, str(path), highest + 1)  # here, where indices are the file's own
     present = samples.labels.unique()  # not a range up to the highest: that could be any number
     if len(present) <= highest:
         absent = next(i for i, label in enumerate(present.tolist()) if i != label)
         raise UserError(f"{path}: labels must be 0, 1, 2, ... without gaps; {absent} does not occur")
-    if highest >= MOST_CLASSES:
-        raise UserError(f"{path} has {highest + 1} classes; give at most {MOST_CLASSES}")
-    classes = _classes(arrays["classes"], path) if "classes" in arrays else tuple(map(str, range(highest + 1)))
+    names = arrays.get("classes", np.arange(highest + 1))
+    if names.ndim != 1 or names.dtype.kind not in "SUiu":
+        raise UserError(f"{path}: expected classes as a list of names, got {names.dtype} {names.shape}")
+    classes = tuple(names.astype(str).tolist())
     if test is not None:
-        separate = load_arrays(test, ("x", "y"))
-        if separate.keys() != {"x", "y"}:
-            raise UserError(f"{test}: expected x and y")
-        arrays |= {"x_test": separate["x"], "y_test": separate["y"]}
+        return Dataset(path.stem, samples, _samples(load_arrays(test, KEYS[:2]), "x", "y", test), classes)
     if "x_test" in arrays:
-        held_out = Samples(_inputs(arrays["x_test"], test or path), _labels(arrays["y_test"], test or path))
-        train = samples
-    else:
-        train, held_out = hold_out(samples, test_fraction, classes)
-    return Dataset(path.stem, train, held_out, classes)
+        return Dataset(path.stem, samples, _samples(arrays, "x_test", "y_test", path), classes)
+    return Dataset(path.stem, *hold_out(samples, test_fraction, classes), classes)
 
 
 def load_arrays(path: Path, keys: tuple[str, ...]) -> dict[str, np.ndarray]:
     """The arrays of these names in an .npz file; their sizes are asked for before memory is taken."""
-    require_file(path)
-    try:
-        arrays = {}
-        with zipfile.ZipFile(path) as archive:
-            for key in keys:
-                if f"{key}.npy" in archive.namelist():
-                    with archive.open(f"{key}.npy") as file:
-                        arrays[key] = _array(file, f"{key} in {path}")
-        return arrays
-    except UserError:
-        raise
-    except Exception as error:  # from the archive's directory to an array's header, damage raises a dozen kinds
-        raise UserError(f"{path} is no .npz file of plain arrays (such as np.savez writes)") from error
+    with reading(path, "an .npz file of plain arrays (such as np.savez writes)"), zipfile.ZipFile(path) as archive:
+        present = [key for key in keys if f"{key}.npy" in archive.namelist()]
+        return {key: _array(archive.open(f"{key}.npy"), f"{key} in {path}") for key in present}
 
 
 def load_array(path: Path) -> np.ndarray:
     """The array in an .npy file."""
-    require_file(path)
-    try:
-        with path.open("rb") as file:
-            return _array(file, str(path))
-    except UserError:
-        raise
-    except Exception as error:
-        raise UserError(f"{path} is no file with a plain array (such as np.save writes)") from error
+    with reading(path, "a plain array (such as np.save writes)"), path.open("rb") as file:
+        return _array(file, str(path))
 
 
 def _array(file: Any, name: str) -> np.ndarray:
     """An array in numpy's format: first the header, then as many bytes as it says. Pickled objects stay shut."""
-    version = np.lib.format.read_magic(file)
-    reader = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-    if version not in reader:
-        raise ValueError(f"version {version}")
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    read = readers[np.lib.format.read_magic(file)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a header from Python 2's days is as good
-        shape, fortran, kind = reader[version](file)
+        shape, fortran, kind = read(file)
     if kind.hasobject or kind.fields or kind.subdtype or kind.itemsize == 0:
         raise UserError(f"{name}: expected plain arrays of numbers or names, got {str(kind)[:60]}")
     if any(length < 0 for length in shape):
@@ -107,10 +78,13 @@ def _array(file: Any, name: str) -> np.ndarray:
     return np.frombuffer(raw, kind).reshape(shape, order="F" if fortran else "C").copy()
 
 
-def _classes(names: np.ndarray, path: Path) -> tuple[str, ...]:
-    if names.ndim != 1 or names.dtype.kind not in "SUiu":
-        raise UserError(f"{path}: expected classes as a list of names, got {names.dtype} {names.shape}")
-    return tuple(names.astype(str).tolist())
+def _samples(arrays: Mapping[str, np.ndarray], x: str, y: str, path: Path) -> Samples:
+    if x not in arrays or y not in arrays:
+        raise UserError(f"{path}: expected x and y (and x_test, y_test), got {', '.join(arrays) or 'no array'}")
+    labels = arrays[y]
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise UserError(f"{path}: expected whole-number labels of shape (N,), got {labels.dtype} {labels.shape}")
+    return Samples(_inputs(arrays[x], path), torch.from_numpy(labels.astype(np.int64)))
 
 
 def _inputs(array: np.ndarray, path: Path) -> Tensor:
@@ -118,20 +92,18 @@ def _inputs(array: np.ndarray, path: Path) -> Tensor:
         raise UserError(f"{path}: expected numbers of shape (N, F), (N, H, W) or (N, C, H, W), got {array.shape}")
     if len(array) and array.size == 0:
         raise UserError(f"{path}: {array.shape} holds no number")
-    if array.ndim == 3:
-        array = array[:, None]
-    if array.ndim == 4 and array.shape[3] in (1, 3, 4) and array.shape[1] not in (1, 3, 4):
-        raise UserError(f"{path}: channels come first, (N, C, H, W), got {array.shape}: x.transpose(0, 3, 1, 2)")
-    if array.ndim == 4 and array.dtype != np.uint8 and array.size:
-        low, high = array.min(), array.max()
-        if (low < 0 or high > 1) and np.isfinite(array).all():  # what is not finite is named later, with its place
-            raise UserError(f"{path}: images are bytes or numbers in [0, 1], got {low:g}..{high:g}")
     if array.ndim == 2:
         return torch.from_numpy(array.astype(np.float64))  # a large offset would swallow a column in float32
+    array = array[:, None] if array.ndim == 3 else array
+    if array.shape[3] in (1, 3, 4) and array.shape[1] not in (1, 3, 4):
+        raise UserError(f"{path}: channels come first, (N, C, H, W), got {array.shape}: x.transpose(0, 3, 1, 2)")
+    check_pixels(array, path)
     return torch.from_numpy(array if array.dtype == np.uint8 else array.astype(np.float32))
 
 
-def _labels(array: np.ndarray, path: Path) -> Tensor:
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise UserError(f"{path}: expected whole-number labels of shape (N,), got {array.dtype} {array.shape}")
-    return torch.from_numpy(array.astype(np.int64))
+def check_pixels(array: np.ndarray, path: Path) -> None:
+    """Images are bytes or numbers in [0, 1]; what is not finite is named elsewhere, with its place."""
+    if array.dtype != np.uint8 and array.size and np.isfinite(array).all():
+        low, high = array.min(), array.max()
+        if low < 0 or high > 1:
+            raise UserError(f"{path}: images are bytes or numbers in [0, 1], got {low:g}..{high:g}")

@@ -1,5 +1,6 @@
 """What every reader returns, and the checks that every set must pass."""
 
+import difflib
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,13 +22,7 @@ MOST_CLASSES = 1000
 
 @dataclass(frozen=True)
 class Samples:
-    """Inputs and labels. Images are (N, C, H, W), as bytes where the files have bytes; tables are (N, F).
-
-    Example:
-        >>> samples = Samples(torch.zeros(3, 1, 8, 8), torch.tensor([0, 1, 1]))
-        >>> len(samples.take(torch.tensor([0, 2])))
-        2
-    """
+    """Inputs and labels. Images are (N, C, H, W), as bytes where the files have bytes; tables are (N, F)."""
 
     inputs: Tensor | Stored
     labels: Tensor
@@ -42,12 +37,9 @@ class Samples:
 
     def join(self, other: Self) -> Self:
         """Both sets of samples, this one first."""
-        labels = torch.cat((self.labels, other.labels))
-        if isinstance(self.inputs, Stored):
-            assert isinstance(other.inputs, Stored)
-            return replace(self, inputs=self.inputs.join(other.inputs), labels=labels)
-        assert isinstance(other.inputs, Tensor)
-        return replace(self, inputs=torch.cat((self.inputs, other.inputs)), labels=labels)
+        stored = isinstance(self.inputs, Stored)
+        inputs = self.inputs.join(other.inputs) if stored else torch.cat((self.inputs, other.inputs))  # type: ignore
+        return replace(self, inputs=inputs, labels=torch.cat((self.labels, other.labels)))
 
     def to(self, device: torch.device) -> Self:
         """The samples on a device; bytes stay bytes until a batch is drawn."""
@@ -77,12 +69,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What turns a raw input into a network input; a run stores it.
-
-    Example:
-        >>> Preprocessing((1, 8, 8), mean=(0.3,)).unit
-        'pixels in [0, 1]'
-    """
+    """What turns a raw input into a network input; a run stores it."""
 
     input_shape: tuple[int, ...]  # (C, H, W) or (F,)
     mean: tuple[float, ...]  # of each channel, in network units: what the network's input layer subtracts
@@ -109,13 +96,7 @@ class Preprocessing:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A train part, a test part and what people call the classes; what no network can learn from is refused.
-
-    Example:
-        >>> part = Samples(torch.rand(4, 2), torch.tensor([0, 1, 0, 1]))
-        >>> Dataset("two columns", train=part, test=part, classes=("no", "yes")).input_shape
-        (2,)
-    """
+    """A train part, a test part and what people call the classes; what no network can learn from is refused."""
 
     name: str
     train: Samples
@@ -126,17 +107,13 @@ class Dataset:
     fit: str = "stretch"  # how pictures were brought to one size
 
     def __post_init__(self) -> None:
-        if len(self.classes) < 2:
-            raise UserError(f"{self.name} has {len(self.classes)} class; a classifier needs at least 2")
-        if len(self.classes) > MOST_CLASSES:
-            raise UserError(f"{self.name} has {len(self.classes)} classes; give at most {MOST_CLASSES}")
+        if not 2 <= len(self.classes) <= MOST_CLASSES:
+            raise UserError(f"{self.name} has {len(self.classes)} classes; give at least 2 and at most {MOST_CLASSES}")
         for part, samples in (("train", self.train), ("test", self.test)):
             check_samples(samples, f"{self.name} ({part} part)", len(self.classes), missing=bool(self.columns))
-        if self.test.inputs.shape[1:] != self.input_shape:
-            raise UserError(
-                f"{self.name}: training inputs have shape {self.input_shape}, "
-                f"test inputs {tuple(self.test.inputs.shape[1:])}"
-            )
+        shape = tuple(self.test.inputs.shape[1:])
+        if shape != self.input_shape:
+            raise UserError(f"{self.name}: training inputs have shape {self.input_shape}, test inputs {shape}")
         if len(self.train.labels.unique()) < 2:
             raise UserError(f"all training samples of {self.name} are of one class; a classifier needs at least 2")
 
@@ -144,6 +121,18 @@ class Dataset:
     def input_shape(self) -> tuple[int, ...]:
         """(C, H, W) or (F,)."""
         return tuple(self.train.inputs.shape[1:])
+
+
+def hint(name: str, known: Sequence[str], otherwise: str = "") -> str:
+    """The end of a message on an unknown name: the nearest known one, or else the first few."""
+    if nearest := difflib.get_close_matches(name, known, n=1):
+        return f"did you mean {nearest[0]!r}?"
+    return otherwise or f"known: {listed(known)}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names for a message; of many only the first."""
+    return ", ".join(name[:40] for name in names[:12]) + (f", ... ({len(names)} in all)" if len(names) > 12 else "")
 
 
 def check_samples(samples: Samples, where: str, classes: int, *, missing: bool = False) -> None:
@@ -157,26 +146,13 @@ def check_samples(samples: Samples, where: str, classes: int, *, missing: bool =
     if len(outside):
         index = int(outside[0])
         raise UserError(f"{where}: label {int(labels[index])} of sample {index} is not in 0..{classes - 1}")
-    if missing or isinstance(inputs, Stored) or not inputs.is_floating_point():
-        return
-    if not inputs.isfinite().all():
+    if not missing and isinstance(inputs, Tensor) and not inputs.isfinite().all():
         index = int((~inputs.isfinite()).flatten(1).any(1).nonzero()[0])
         raise UserError(f"{where}: sample {index} holds NaN or infinite values; remove or repair it")
 
 
 def as_input(inputs: Tensor | Stored) -> Tensor:
-    """Network inputs: bytes become numbers in [0, 1]; what is stored comes into memory.
-
-    Args:
-        inputs: Bytes or numbers, in memory or on disk.
-
-    Returns:
-        The same in float32.
-
-    Example:
-        >>> as_input(torch.tensor([0, 51, 255], dtype=torch.uint8))
-        tensor([0.0000, 0.2000, 1.0000])
-    """
+    """Network inputs in float32: bytes become numbers in [0, 1]; what is stored comes into memory."""
     inputs = inputs[:] if isinstance(inputs, Stored) else inputs
     return inputs.float() / 255 if inputs.dtype == torch.uint8 else inputs.float()
 
@@ -192,8 +168,7 @@ def stratified(labels: Tensor, count: int, *, seed: int, stream: str) -> tuple[T
     # ties broken by class number: the sort is stable
     order = (exact - quota).argsort(descending=True, stable=True)
     quota[order[: count - int(quota.sum())]] += 1
-    generator = random_stream(seed, stream)
-    shuffled = torch.randperm(len(labels), generator=generator)
+    shuffled = torch.randperm(len(labels), generator=random_stream(seed, stream))
     by_class = shuffled[labels[shuffled].argsort(stable=True)]
     rank = torch.arange(len(labels)) - (sizes.cumsum(0) - sizes).repeat_interleave(sizes)  # within its class
     chosen = torch.zeros(len(labels), dtype=torch.bool)
@@ -202,14 +177,10 @@ def stratified(labels: Tensor, count: int, *, seed: int, stream: str) -> tuple[T
 
 
 def hold_out(samples: Samples, fraction: float, classes: Sequence[str]) -> tuple[Samples, Samples]:
-    """The train and the test part of a set that comes in one piece.
-
-    The test part belongs to the set and not to a run: no seed changes it.
-    """
+    """The train and the test part of a set that comes in one piece; no seed of a run changes the test part."""
     count = max(1, round(fraction * len(samples)))
     test, train = stratified(samples.labels, count, seed=0, stream="test")
-    lost = set(samples.labels.tolist()) - set(samples.labels[train].tolist())
-    if lost:
+    if lost := set(samples.labels.tolist()) - set(samples.labels[train].tolist()):
         name = classes[min(lost)] if min(lost) < len(classes) else min(lost)
         raise UserError(f"class {name!r} has too few samples to be split into training and test; give more of it")
     return samples.take(train), samples.take(test)
@@ -232,11 +203,9 @@ def limit(dataset: Dataset, count: int, *, seed: int) -> Dataset:
         >>> len(small.train), len(small.test)
         (100, 360)
     """
-    if not len(dataset.classes) <= count <= len(dataset.train):
-        raise UserError(
-            f"limit: expected between {len(dataset.classes)} (one a class) and {len(dataset.train)} "
-            f"training samples of {dataset.name}, got {count}"
-        )
+    least, most = len(dataset.classes), len(dataset.train)
+    if not least <= count <= most:
+        raise UserError(f"`limit`: expected {least} (one a class) to {most} samples of {dataset.name}, got {count}")
     chosen, _ = stratified(dataset.train.labels, count, seed=seed, stream="limit")
     return replace(dataset, train=dataset.train.take(chosen))
 
@@ -268,17 +237,12 @@ def split_calibration(
         missing = (present == 0).nonzero().squeeze(1).tolist()
         if missing:
             has = int((samples.labels == missing[0]).sum())
+            better = f"`calibration_fraction` {min(0.5, 1 / has + 0.01):.2f}" if has > 1 else "leave the class out"
             raise UserError(
                 f"class {classes[missing[0]]!r} has no {part} sample at calibration_fraction {fraction}: it has {has} "
-                f"training samples and needs about {max(2, ceil(1 / fraction))}; {_way_out(has)}"
+                f"training samples and needs about {max(2, ceil(1 / fraction))}; give more of them or {better}"
             )
     return samples.take(train), samples.take(calibration)
-
-
-def _way_out(samples_of_the_class: int) -> str:
-    if samples_of_the_class < 2:
-        return "give more samples of it or leave the class out"
-    return f"give more of them or `calibration_fraction` {min(0.5, 1 / samples_of_the_class + 0.01):.2f}"
 
 
 def channel_means(samples: Samples) -> tuple[float, ...]:

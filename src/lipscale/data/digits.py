@@ -12,9 +12,7 @@ def read(folder: Path | None) -> Dataset:
     from sklearn.datasets import load_digits  # slow to import
 
     bunch = load_digits()
-    inputs = torch.from_numpy(bunch.images).float().unsqueeze(1) / 16  # (N, 1, 8, 8) in [0, 1]
-    labels = torch.from_numpy(bunch.target).long()
-    # the test part belongs to the set, not to the run: its seed never changes
-    test, train = stratified(labels, 360, seed=0, stream="digits-test")
-    samples = Samples(inputs, labels)
-    return Dataset("digits", samples.take(train), samples.take(test), tuple(map(str, range(10))))
+    images = torch.from_numpy(bunch.images).float().unsqueeze(1) / 16  # (N, 1, 8, 8) in [0, 1]
+    samples = Samples(images, torch.from_numpy(bunch.target).long())
+    test, train = stratified(samples.labels, 360, seed=0, stream="digits-test")
+    return Dataset("digits", samples.take(train), samples.take(test), tuple("0123456789"))

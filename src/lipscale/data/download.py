@@ -5,6 +5,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from lipscale.data.registry import DOWNLOADS, READERS, holds
@@ -20,18 +21,10 @@ PREFIX = ".lipscale-"
 Progress = Callable[[str, int, int | None], None]  # file name, bytes so far, bytes in all where the server says
 
 
-def get(name: str, target: Path | None = None, *, mirror: str | None = None, progress: Progress | None = None) -> Path:
-    """Download a public set into a folder of its own below `target`.
-
-    Args:
-        name: A name of READERS that has addresses.
-        target: The data folder; by default the one that is searched, too.
-        mirror: Another address to get the same files from.
-        progress: Called with a file's name, the bytes so far, and the bytes in all or None.
-
-    Returns:
-        The set's folder.
-    """
+def get(
+    name: str, target: Path | None = None, *, mirror: str | None = None, progress: Progress = lambda *_: None
+) -> Path:
+    """Download a public set into a folder of its own below `target`, from a mirror or its official places."""
     known = READERS[name]
     target = target or Path(DOWNLOADS).expanduser()
     folder, files = known.layouts[0]
@@ -53,42 +46,34 @@ def get(name: str, target: Path | None = None, *, mirror: str | None = None, pro
                 raise UserError(f"{', '.join(known.files)} lacks files of {name}; expected {', '.join(files)}")
             os.replace(Path(room) / folder, target / folder)
     except OSError as error:
-        reason = error.strerror or error
-        raise UserError(f"cannot write to {target}: {reason}; choose another `data_dir`") from error
+        raise UserError(f"cannot write to {target}: {error.strerror or error}; choose another `data_dir`") from error
     return target / folder
 
 
-def fetch(file: str, sha256: str, places: Sequence[str], folder: Path, progress: Progress | None = None) -> Path:
+def fetch(file: str, sha256: str, places: Sequence[str], folder: Path, progress: Progress = lambda *_: None) -> Path:
     """The file, with the right checksum, from the first place that has it; a broken download is tried again."""
     import pooch
     from requests import RequestException
 
     pooch.get_logger().setLevel("WARNING")
-    left, reason = list(places), ""
-    for attempt in range(ATTEMPTS):
-        if not left:
-            break
-        place = left[attempt % len(left)]
-        url = f"{place.rstrip('/')}/{file}"
+    left, reason = [f"{place.rstrip('/')}/{file}" for place in places], ""
+    for attempt in range(ATTEMPTS if left else 0):
+        url = left[attempt % len(left)]
         if not url.startswith(("http://", "https://")):
             raise UserError(f"{url}: expected an address that starts with http:// or https://")
-        if attempt >= len(places):
-            time.sleep(PAUSE * 2 ** (attempt - len(places)))
-        download = pooch.HTTPDownloader(
-            progressbar=_Counter(url, file, progress),
-            chunk_size=BLOCK,
-            timeout=TIMEOUT,
-            headers={"User-Agent": "lipscale", "Accept-Encoding": "identity"},
-        )
+        time.sleep(PAUSE * 2 ** (attempt - len(places)) if attempt >= len(places) else 0)
         try:
-            return Path(pooch.retrieve(url, f"sha256:{sha256}", file, folder, downloader=download))
+            downloader = partial(_download, progress=partial(progress, file))
+            return Path(pooch.retrieve(url, f"sha256:{sha256}", file, folder, downloader=downloader))
         except RequestException as error:
             reason = f"{url}: {error}"
         except ValueError as error:
             if isinstance(error, UserError):
                 raise
             reason = f"{url}: these are not the official bytes ({error})"
-            left.remove(place)  # it would send the same again
+            left.remove(url)  # it would send the same again
+            if not left:
+                break
     raise UserError(f"cannot get {file}: {' '.join(reason.split())[:300]}")
 
 
@@ -101,24 +86,17 @@ def unpack(archive: Path, room: Path) -> None:
         raise UserError(f"cannot unpack {archive.name} ({' '.join(str(error).split())[:120]})") from error
 
 
-class _Counter:
-    """What pooch takes for a progress bar: it tells how far a download is, and ends one that is too large."""
+def _download(url: str, output: str, _: object, progress: Callable[[int, int | None], None]) -> None:
+    """One file in blocks; a server that sends too much is cut off."""
+    import requests
 
-    def __init__(self, url: str, file: str, progress: Progress | None) -> None:
-        self.url, self.file, self.progress = url, file, progress
-        self.done, self.total = 0, 0  # pooch sets the total: what the server says, or 0
-
-    def update(self, size: int) -> None:
-        """Count a block."""
-        self.done += size
-        if max(self.done - BLOCK, self.total) > MOST_BYTES:
-            raise UserError(f"{self.url}: the server sends more than the {MOST_BYTES} bytes that were expected")
-        if self.progress is not None:
-            self.progress(self.file, min(self.done, self.total or self.done), self.total or None)
-
-    def reset(self) -> None:
-        """Pooch counts the whole once more at the end."""
-        self.done = 0 if self.total else self.done
-
-    def close(self) -> None:
-        """Nothing is left to do."""
+    headers = {"User-Agent": "lipscale", "Accept-Encoding": "identity"}
+    with requests.get(url, timeout=TIMEOUT, headers=headers, stream=True) as answer, open(output, "wb") as file:
+        answer.raise_for_status()
+        total, done = int(answer.headers.get("content-length", 0)), 0
+        for block in answer.iter_content(BLOCK):
+            done += len(block)
+            if max(done, total) > MOST_BYTES:
+                raise UserError(f"{url}: the server sends more than the {MOST_BYTES} bytes that were expected")
+            file.write(block)
+            progress(done, total or None)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from lipscale.data.dataset import DEVIATIONS, Column, Dataset, Preprocessing, Samples, channel_means
+from lipscale.data.dataset import DEVIATIONS, Column, Dataset, Preprocessing, channel_means
 from lipscale.data.memory import require_memory
 from lipscale.errors import UserError
 
@@ -16,54 +16,41 @@ log = logging.getLogger("lipscale")
 MIXED = f"{DEVIATIONS} (a change of category counts 1)"
 # one category on: two categories are then a distance of 1 apart, about what a typical number moves
 CATEGORY_ON = math.sqrt(0.5)
+STAND_IN = "the training mean stands in for a number, no category for a category"
 CHUNK = 1 << 16
 
 
 def prepare(dataset: Dataset, done: Preprocessing | None = None) -> tuple[Dataset, Preprocessing]:
-    """The set ready for the network, and what was done to it; tables are standardised by their training columns.
-
-    With a run's stored preprocessing that one is applied, whatever the data look like today.
-    """
+    """The set ready for the network, and what was done to it: what a run did, or what the training part asks for."""
     done = done or _measure(dataset)
-    if dataset.input_shape != _raw_shape(done):
-        raise UserError(f"the run takes inputs of shape {_raw_shape(done)}, {dataset.name} has {dataset.input_shape}")
-    if len(done.input_shape) > 1:
+    shape = (len(done.columns),) if done.columns else done.input_shape
+    if dataset.input_shape != shape:
+        raise UserError(f"the run takes inputs of shape {shape}, {dataset.name} has {dataset.input_shape}")
+    if len(shape) > 1:
         return dataset, done
-    train, test = (_encoded(samples, done) for samples in (dataset.train, dataset.test))
+    train, test = (replace(part, inputs=encode(part.inputs[:], done)) for part in (dataset.train, dataset.test))
     return replace(dataset, train=train, test=test), done
-
-
-def _encoded(samples: Samples, done: Preprocessing) -> Samples:
-    assert isinstance(samples.inputs, Tensor)
-    return replace(samples, inputs=encode(samples.inputs, done))
-
-
-def _raw_shape(done: Preprocessing) -> tuple[int, ...]:
-    return (len(done.columns),) if done.columns else done.input_shape
 
 
 def _measure(dataset: Dataset) -> Preprocessing:
     """The preprocessing that the training part asks for."""
     if len(dataset.input_shape) > 1:
         return Preprocessing(dataset.input_shape, channel_means(dataset.train), fit=dataset.fit)
-    assert isinstance(dataset.train.inputs, Tensor)
     columns = dataset.columns or tuple(Column(str(i)) for i in range(dataset.input_shape[0]))
-    _name_missing(dataset)
-    means, stds = [], []
-    for column, values in zip(columns, dataset.train.inputs.unbind(1), strict=True):
-        mean, std = (0.0, 1.0) if column.categories else _moments(values, f"column {column.name!r} of {dataset.name}")
-        means.append(mean)
-        stds.append(std)
+    inputs = dataset.train.inputs[:]
+    counts = inputs.isnan().sum(0).tolist()
+    lacking = [f"{column.name!r} ({count})" for column, count in zip(columns, counts, strict=True) if count]
+    if lacking:
+        shown = ", ".join(lacking[:8]) + (f" and {len(lacking) - 8} more columns" if len(lacking) > 8 else "")
+        log.warning(f"missing values in {shown}: {STAND_IN}")
+    moments = [
+        (0.0, 1.0) if column.categories else _moments(values, f"column {column.name!r} of {dataset.name}")
+        for column, values in zip(columns, inputs.unbind(1), strict=True)
+    ]
+    means, stds = zip(*moments, strict=True)
     features = sum(map(_features, columns))
-    mixed = any(column.categories for column in columns)
-    return Preprocessing(
-        (features,),
-        (0.0,) * features,
-        MIXED if mixed else DEVIATIONS,
-        tuple(means),
-        tuple(stds),
-        dataset.columns,
-    )
+    unit = MIXED if any(column.categories for column in columns) else DEVIATIONS
+    return Preprocessing((features,), (0.0,) * features, unit, means, stds, dataset.columns)
 
 
 def _moments(values: Tensor, name: str) -> tuple[float, float]:
@@ -75,16 +62,6 @@ def _moments(values: Tensor, name: str) -> tuple[float, float]:
     if not math.isfinite(mean) or not math.isfinite(std):
         raise UserError(f"{name} holds numbers too large to standardise, up to {float(present.abs().max()):g}")
     return mean, std if std > 0 else 1.0  # a constant column carries nothing and stays at zero
-
-
-def _name_missing(dataset: Dataset) -> None:
-    """Say which columns lack values, and what stands in for them."""
-    assert isinstance(dataset.train.inputs, Tensor)
-    counts = dataset.train.inputs.isnan().sum(0).tolist() if dataset.columns else []
-    lacking = [f"{column.name!r} ({n})" for column, n in zip(dataset.columns, counts, strict=True) if n]
-    if lacking:
-        shown = ", ".join(lacking[:8]) + (f" and {len(lacking) - 8} more columns" if len(lacking) > 8 else "")
-        log.warning(f"missing values in {shown}: the training mean stands in for a number, no category for a category")
 
 
 def _features(column: Column) -> int:

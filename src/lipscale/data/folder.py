@@ -3,30 +3,20 @@
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median_low
 
 import torch
 
-from lipscale.data.dataset import MOST_CLASSES, Dataset, Preprocessing, Samples, hold_out
-from lipscale.data.pictures import SUFFIXES, Look, look_at_all, read_pictures
+from lipscale.data.dataset import MOST_CLASSES, Dataset, Preprocessing, Samples, hint, hold_out
+from lipscale.data.pictures import SUFFIXES, Look, in_parallel, look, read_pictures
 from lipscale.errors import UserError
 from lipscale.settings import DataSettings
 
 log = logging.getLogger("lipscale")
 
 DEFAULT_SIDE = 64  # larger pictures are brought down to this where the settings do not say
-TEST_NAMES = ("test", "val", "valid", "validation")
-
-
-@dataclass(frozen=True)
-class Pictures:
-    """Picture files and the class of each."""
-
-    paths: list[Path]
-    labels: list[int]
-    classes: tuple[str, ...]
+TEST_NAMES = {"test", "val", "valid", "validation"}
 
 
 def read_folder(
@@ -37,22 +27,23 @@ def read_folder(
     With a run's `classes` and `stored` preprocessing pictures are read as that run's were.
     """
     train, test = _parts(folder, settings.test_data)
-    found = list_pictures(train, classes)
-    held_out = list_pictures(test, found.classes) if test is not None else None
-    paths = [*found.paths, *(held_out.paths if held_out else ())]
+    found = _list_pictures(train, classes)
+    classes = classes or tuple(found)
+    paths, labels = _flat(found, classes)
+    count = len(paths)
+    shape = stored.input_shape if stored else choose_shape(list(in_parallel(look, paths)), settings)
+    if test is not None:
+        more, labels_of_more = _flat(_list_pictures(test, classes), classes)
+        paths, labels = paths + more, labels + labels_of_more
     fit = stored.fit if stored else settings.image_fit
-    shape = stored.input_shape if stored else ()
-    shape = shape or choose_shape(look_at_all(found.paths), settings.image_size, settings.image_color)
     # one array for both parts, so that one file serves where they do not fit in memory
-    inputs = read_pictures(paths, shape, fit=fit)
-    labels = torch.tensor([*found.labels, *(held_out.labels if held_out else ())])
-    samples = Samples(inputs, labels)
-    if held_out is None:
-        train_part, test_part = hold_out(samples, settings.test_fraction, found.classes)
+    samples = Samples(read_pictures(paths, shape, fit=fit), torch.tensor(labels))
+    if test is None:
+        parts = hold_out(samples, settings.test_fraction, classes)
     else:
-        every = torch.arange(len(samples))
-        train_part, test_part = samples.take(every[: len(found.paths)]), samples.take(every[len(found.paths) :])
-    return Dataset(folder.name, train_part, test_part, found.classes, augmentation="crop+flip", fit=fit)
+        first, rest = torch.arange(len(samples)).tensor_split([count])
+        parts = samples.take(first), samples.take(rest)
+    return Dataset(folder.name, *parts, classes, augmentation="crop+flip", fit=fit)
 
 
 def _parts(folder: Path, test: Path | None) -> tuple[Path, Path | None]:
@@ -62,9 +53,9 @@ def _parts(folder: Path, test: Path | None) -> tuple[Path, Path | None]:
             raise UserError(f"the test data {test} {'is no folder' if test.exists() else 'does not exist'}")
         return folder, test
     names = {entry.name for entry in _folders(folder)}
-    tests = [name for name in TEST_NAMES if name in names]
-    if len(tests) == 1 and names == {"train", tests[0]} and any(_folders(folder / "train")):
-        return folder / "train", folder / tests[0]
+    tests = names & TEST_NAMES
+    if len(tests) == 1 and names == {"train"} | tests and _folders(folder / "train"):
+        return folder / "train", folder / tests.pop()
     return folder, None
 
 
@@ -79,54 +70,44 @@ def _folders(folder: Path) -> list[Path]:
     return found
 
 
-def list_pictures(folder: Path, classes: tuple[str, ...] = ()) -> Pictures:
+def _list_pictures(folder: Path, classes: tuple[str, ...]) -> dict[str, list[Path]]:
     """The pictures below a folder's class folders; where the classes are known, no other may come."""
     found = _folders(folder)
-    if not classes and len(found) < 2:
-        raise UserError(
-            f"{folder} holds {len(found)} class folders; expected one for each class, such as cat/ and dog/ in it"
-        )
-    if len(found) > MOST_CLASSES:
-        raise UserError(f"{folder} holds {len(found)} class folders; give at most {MOST_CLASSES}")
-    names = classes or tuple(entry.name for entry in found)
-    paths: list[Path] = []
-    labels: list[int] = []
+    if not (1 if classes else 2) <= len(found) <= MOST_CLASSES:
+        expected = f"expected one for each class, such as cat/ and dog/ in it, and at most {MOST_CLASSES}"
+        raise UserError(f"{folder} holds {len(found)} class folders; {expected}")
     for entry in found:
-        if entry.name not in names:
-            raise UserError(f"{entry} is no class of this set; known: {', '.join(names[:12])}")
-        pictures = _pictures(entry)
-        if not pictures:
-            raise UserError(f"{entry} holds no picture ({', '.join(SUFFIXES[:4])}, ...); fill or remove it")
-        paths += pictures
-        labels += [names.index(entry.name)] * len(pictures)
-    if not paths:
-        raise UserError(f"{folder} holds no class folder with pictures")
-    return Pictures(paths, labels, names)
+        if classes and entry.name not in classes:
+            raise UserError(f"{entry} is no class of this set; {hint(entry.name, classes)}")
+    return {entry.name: _pictures(entry) for entry in found}
 
 
 def _pictures(folder: Path) -> list[Path]:
     """All pictures below a folder, in order; links to other folders are not followed."""
-    found: list[Path] = []
-    other: list[Path] = []
-    for base, folders, files in os.walk(folder):
-        folders.sort()
-        for name in sorted(files):
-            if not name.startswith("."):
-                (found if name.lower().endswith(SUFFIXES) else other).append(Path(base) / name)
-    if other:
-        log.warning(f"{folder}: {len(other)} files are no pictures and left out, such as {other[0].name}")
-    return found
+    files = [Path(base) / name for base, _, names in os.walk(folder) for name in names if not name.startswith(".")]
+    found = [path for path in files if path.name.lower().endswith(SUFFIXES)]
+    if not found:
+        raise UserError(f"{folder} holds no picture ({', '.join(SUFFIXES[:4])}, ...); fill or remove it")
+    if other := set(files).difference(found):
+        log.warning(f"{folder}: {len(other)} files are no pictures and left out, such as {min(other).name}")
+    return sorted(found, key=lambda path: (path.parent.parts, path.name))
 
 
-def choose_shape(looks: Sequence[Look], size: int | None, color: str) -> tuple[int, int, int]:
+def _flat(found: dict[str, list[Path]], classes: tuple[str, ...]) -> tuple[list[Path], list[int]]:
+    """The files, and the class of each."""
+    pairs = [(path, classes.index(name)) for name, paths in found.items() for path in paths]
+    return [path for path, _ in pairs], [label for _, label in pairs]
+
+
+def choose_shape(looks: Sequence[Look], settings: DataSettings) -> tuple[int, ...]:
     """(C, H, W): as the settings say, else the size and colour that the pictures have, within reason."""
-    grey = all(one.grey for one in looks) if color == "auto" else color == "grey"
+    color = settings.image_color
+    channels = 1 if color == "grey" or (color == "auto" and all(one.grey for one in looks)) else 3
+    if settings.image_size is not None:
+        return channels, settings.image_size, settings.image_size
     sizes = {(one.height, one.width) for one in looks}
-    if size is not None:
-        height = width = size
-    elif len(sizes) == 1 and max(next(iter(sizes))) <= DEFAULT_SIDE:
-        height, width = next(iter(sizes))
-    else:
-        side = median_low([min(one.height, one.width) for one in looks])
-        height = width = max(4, min(DEFAULT_SIDE, side) // 4 * 4)  # a multiple of the small network's total stride
-    return (1 if grey else 3), height, width
+    if len(sizes) == 1 and max(max(sizes)) <= DEFAULT_SIDE:
+        return channels, *sizes.pop()
+    side = min(DEFAULT_SIDE, median_low([min(one.height, one.width) for one in looks]))
+    side = max(4, side // 4 * 4)  # a multiple of the small network's total stride
+    return channels, side, side

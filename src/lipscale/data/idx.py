@@ -2,7 +2,7 @@
 
 import gzip
 import struct
-import zlib
+from functools import partial
 from math import prod
 from pathlib import Path
 
@@ -11,45 +11,28 @@ import torch
 from torch import Tensor
 
 from lipscale.data.dataset import Dataset, Samples
-from lipscale.data.memory import require_memory
+from lipscale.data.memory import reading, require_memory
 from lipscale.errors import UserError
 
 FILES = (
-    "train-images-idx3-ubyte",
-    "train-labels-idx1-ubyte",
-    "t10k-images-idx3-ubyte",
-    "t10k-labels-idx1-ubyte",
+    *("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
+    *("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
 )
-DIGITS = tuple(map(str, range(10)))
 CLOTHES = (
     *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
     *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
 )
 
 
-def read_mnist(folder: Path) -> Dataset:
-    """60,000 training and 10,000 test images of handwritten digits, 28x28."""
-    return _read(folder, "mnist", DIGITS)
+def _read(name: str, classes: tuple[str, ...], folder: Path) -> Dataset:
+    """60,000 training and 10,000 test images, 28x28."""
+    parts = [read_idx(find(folder, file), dimensions=(3 if "images" in file else 1,)) for file in FILES]
+    train, test = (Samples(images.unsqueeze(1), labels.long()) for images, labels in (parts[:2], parts[2:]))
+    return Dataset(name, train, test, classes)
 
 
-def read_fashion_mnist(folder: Path) -> Dataset:
-    """60,000 training and 10,000 test images of clothes, 28x28."""
-    return _read(folder, "fashion-mnist", CLOTHES)
-
-
-def _read(folder: Path, name: str, classes: tuple[str, ...]) -> Dataset:
-    parts = [read_idx(find(folder, file)) for file in FILES]
-    for file, part in zip(FILES, parts, strict=True):
-        dimensions = 3 if "images" in file else 1
-        if part.ndim != dimensions:
-            raise UserError(f"{find(folder, file)} has {part.ndim} dimensions, expected {dimensions}; get it again")
-    train_images, train_labels, test_images, test_labels = parts
-    return Dataset(
-        name,
-        Samples(train_images.unsqueeze(1), train_labels.long()),
-        Samples(test_images.unsqueeze(1), test_labels.long()),
-        classes,
-    )
+read_mnist = partial(_read, "mnist", tuple("0123456789"))
+read_fashion_mnist = partial(_read, "fashion-mnist", CLOTHES)
 
 
 def find(folder: Path, name: str) -> Path:
@@ -57,23 +40,20 @@ def find(folder: Path, name: str) -> Path:
     return next((p for p in (folder / name, folder / f"{name}.gz") if p.is_file()), folder / name)
 
 
-def read_idx(path: Path) -> Tensor:
+def read_idx(path: Path, *, dimensions: tuple[int, ...] = (1, 2, 3, 4)) -> Tensor:
     """An idx file of bytes: two zeros, type 8, the number of dimensions, each of them as a big-endian int, data."""
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            head = file.read(4)
-            if len(head) < 4 or head[:3] != b"\0\0\x08" or not 1 <= head[3] <= 4:
-                raise UserError(f"{path} is no idx file of bytes; get it again")
-            sizes = file.read(4 * head[3])
-            if len(sizes) < 4 * head[3]:
-                raise UserError(f"{path} is truncated within its header; get it again")
-            shape = struct.unpack(f">{head[3]}I", sizes)
-            if not all(shape):
-                raise UserError(f"{path} is empty: its header says {shape}; get it again")
-            require_memory(prod(shape), f"{path}, by its header {shape},")
-            body = file.read(prod(shape) + 1)  # one more than it should have, and no more: a bomb stays shut
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"cannot read {path}: {error}; get it again") from error
+    with reading(path, "an idx file"), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        head = file.read(4)
+        if len(head) < 4 or head[:3] != b"\0\0\x08" or head[3] not in dimensions:
+            raise UserError(f"{path} is no idx file of bytes of {dimensions} dimensions; get it again")
+        sizes = file.read(4 * head[3])
+        if len(sizes) < 4 * head[3]:
+            raise UserError(f"{path} is truncated within its header; get it again")
+        shape = struct.unpack(f">{head[3]}I", sizes)
+        if not all(shape):
+            raise UserError(f"{path} is empty: its header says {shape}; get it again")
+        require_memory(prod(shape), f"{path}, by its header {shape},")
+        body = file.read(prod(shape) + 1)  # one more than it should have, and no more: a bomb stays shut
     if len(body) != prod(shape):
         amount = "more" if len(body) > prod(shape) else f"{len(body)}"
         raise UserError(f"{path} is truncated or too long: {amount} bytes where its header says {shape}; get it again")

@@ -9,57 +9,42 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipscale.data.arrays import load_array, load_arrays
+from lipscale.data.arrays import check_pixels, load_array, load_arrays
 from lipscale.data.dataset import Preprocessing, as_input
-from lipscale.data.encode import encode
-from lipscale.data.load import TABLES, open_table
-from lipscale.data.memory import require_file, require_memory
+from lipscale.data.encode import STAND_IN, encode
+from lipscale.data.load import TABLES
+from lipscale.data.memory import reading, require_memory
 from lipscale.data.pictures import quiet_pillow, read_picture
 from lipscale.data.table import read_table
+from lipscale.data.table_file import number, open_table
 from lipscale.errors import UserError
 
 log = logging.getLogger("lipscale")
 
 
 def read_inputs(paths: Sequence[Path], preprocessing: Preprocessing) -> tuple[Tensor, list[str]]:
-    """Network inputs from files as they are.
-
-    Args:
-        paths: Pictures, tables, .npy or .npz arrays (x), or rows of numbers in a .csv.
-        preprocessing: What the run did to its training data.
-
-    Returns:
-        The inputs (N, *input_shape), and a name for each.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "image.npy"
-        >>> np.save(path, np.zeros((8, 8), np.uint8))
-        >>> read_inputs([path], Preprocessing((1, 8, 8), mean=(0.3,)))[0].shape
-        torch.Size([1, 1, 8, 8])
-    """
-    inputs, names = [], []
-    for path in paths:
-        found = _read(path, preprocessing)
-        inputs.append(found)
-        names += [str(path)] if len(found) == 1 else [f"{path}[{i}]" for i in range(len(found))]
+    """Network inputs (N, *input_shape) and a name for each, from pictures, tables, .npy, .npz (x) or rows."""
+    inputs = [_read(path, preprocessing) for path in paths]
+    names = [
+        str(path) if len(found) == 1 else f"{path}[{i}]"
+        for path, found in zip(paths, inputs, strict=True)
+        for i in range(len(found))
+    ]
     return torch.cat(inputs), names
 
 
 def _read(path: Path, preprocessing: Preprocessing) -> Tensor:
-    size = require_file(path)
     suffix = path.suffix.lower()
     if suffix == ".npy":
         rows = load_array(path)
     elif suffix == ".npz":
         arrays = load_arrays(path, ("x",))
         if "x" not in arrays:
-            raise UserError(f"{path} is no .npz file of plain arrays with an x")
+            raise UserError(f"{path}: expected an array x")
         rows = arrays["x"]
     elif suffix in TABLES and preprocessing.columns:
         return _table(path, preprocessing)
     elif suffix in (".csv", ".tsv", ".txt"):
-        require_memory(20 * size, str(path))
         rows = _csv(path)
     else:
         return _picture(path, preprocessing)
@@ -68,41 +53,33 @@ def _read(path: Path, preprocessing: Preprocessing) -> Tensor:
 
 def _table(path: Path, preprocessing: Preprocessing) -> Tensor:
     """Rows of a table with the run's columns, in any order; further columns, such as the label, are passed over."""
-    source = open_table(path)
-    rows = read_table(source, columns=preprocessing.columns).rows
+    rows = read_table(open_table(path), columns=preprocessing.columns)[0].inputs[:]
     lacking = rows.isnan().nonzero()
     if len(lacking):
         row, column = lacking[0].tolist()
-        name = preprocessing.columns[column].name
-        log.warning(
-            f"{path}: {len(lacking)} values are missing or categories that the run has not seen, such as {name!r} in "
-            f"row {row + 1}; the training mean stands in for a number, no category for a category"
-        )
+        first = f"{preprocessing.columns[column].name!r} in row {row + 1}"
+        problem = f"{len(lacking)} values are missing or categories that the run has not seen, such as {first}"
+        log.warning(f"{path}: {problem}; {STAND_IN}")
     return encode(rows, preprocessing)
 
 
 def _csv(path: Path) -> np.ndarray:
     """Rows of numbers without names, for runs that were trained on arrays."""
-    rows: list[list[float]] = []
-    try:
+    rows: list[list[float | None]] = []
+    with reading(path, "rows of numbers") as size:
+        require_memory(20 * size, str(path))
         lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {path}: {error}") from error
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
+    for at, line in enumerate(lines, 1):
+        row = [number(cell) for cell in line.replace(";", ",").split(",")]
+        if not line.strip() or (at == 1 and None in row):  # a first line of names is welcome
             continue
-        try:
-            rows.append([float(cell) for cell in line.replace(";", ",").split(",")])
-        except ValueError:
-            if number > 1:  # a first line of names is welcome
-                raise UserError(f"{path}, line {number}: expected numbers, got {line[:60]!r}") from None
-            continue
-        if len(rows[-1]) != len(rows[0]):
-            expected, got = len(rows[0]), len(rows[-1])
-            raise UserError(f"{path}, line {number}: expected {expected} numbers as in the first row, got {got}")
+        if None in row or len(row) != len(rows[0] if rows else row):
+            expected = f"expected {len(rows[0])} numbers as in the first row" if rows else "expected numbers"
+            raise UserError(f"{path}, line {at}: {expected}, got {line[:60]!r}")
+        rows.append(row)
     if not rows:
         raise UserError(f"{path} holds no row of numbers")
-    return np.array(rows)
+    return np.array(rows, np.float64)
 
 
 def _as_inputs(rows: np.ndarray, path: Path, preprocessing: Preprocessing) -> Tensor:
@@ -119,13 +96,10 @@ def _as_inputs(rows: np.ndarray, path: Path, preprocessing: Preprocessing) -> Te
     if not np.isfinite(rows).all():
         bad = int(np.argwhere(~np.isfinite(rows).reshape(-1, prod(shape)).all(1))[0, 0])
         raise UserError(f"{path}: input {bad} holds NaN or infinite values")
-    numbers = rows if rows.dtype == np.uint8 else rows.astype(np.float64)
-    inputs = torch.from_numpy(numbers.reshape(-1, *shape))
+    inputs = torch.from_numpy((rows if rows.dtype == np.uint8 else rows.astype(np.float64)).reshape(-1, *shape))
     if len(shape) == 1:
         return encode(inputs, preprocessing)
-    low, high = float(numbers.min()), float(numbers.max())
-    if rows.dtype != np.uint8 and (low < 0 or high > 1):
-        raise UserError(f"{path}: pixels are bytes or numbers in [0, 1], got {low:g}..{high:g}")
+    check_pixels(rows, path)
     return as_input(inputs)
 
 

@@ -1,16 +1,14 @@
 """From a name or a path to a Dataset."""
 
-import difflib
+import os
 from pathlib import Path
 
 from lipscale.data import arrays
-from lipscale.data.csv_file import open_csv
-from lipscale.data.dataset import Dataset, Preprocessing, Samples, hold_out
+from lipscale.data.dataset import Dataset, Preprocessing, hint, hold_out, listed
 from lipscale.data.folder import read_folder
-from lipscale.data.memory import require_file
-from lipscale.data.parquet_file import open_parquet
 from lipscale.data.registry import READERS, data_folders, find_folder
-from lipscale.data.table import Source, read_table, shortened
+from lipscale.data.table import read_table
+from lipscale.data.table_file import open_table
 from lipscale.errors import UserError
 from lipscale.settings import DataSettings
 
@@ -49,23 +47,16 @@ def load_dataset(
         folder = find_folder(name, data_dir)
         if folder is None:
             searched = ", ".join(map(str, data_folders(data_dir)))
-            raise UserError(f"{name} is not in any of {searched}: {READERS[name].get}")
+            layout, file = READERS[name].layouts[0][0], next(iter(READERS[name].files))
+            manual = f"put {file}, ... into DIR/{layout}" if "idx" in file else f"unpack the official {file} in DIR"
+            raise UserError(f"{name} is not in {searched}: {READERS[name].get}, or {manual} and give DIR as `data_dir`")
         return READERS[name].read(folder)
     path = Path(name).expanduser()
-    if _exists(path):
+    if os.path.exists(path):  # False for a name too long or with a NUL
         return _read_path(path, settings, classes, stored)
     if path.suffix or len(path.parts) > 1:
         raise UserError(f"{name} does not exist")
-    nearest = difflib.get_close_matches(name, READERS, n=1)
-    hint = f"did you mean {nearest[0]}? " if nearest else ""
-    raise UserError(f"unknown data set {name!r}; {hint}Known: {', '.join(READERS)}, or the path of {KINDS}")
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # a name too long or with a NUL
-        return False
+    raise UserError(f"unknown data set {name!r}; {hint(name, tuple(READERS))} Or give the path of {KINDS}")
 
 
 def _read_path(path: Path, settings: DataSettings, classes: tuple[str, ...], stored: Preprocessing | None) -> Dataset:
@@ -80,35 +71,21 @@ def _read_path(path: Path, settings: DataSettings, classes: tuple[str, ...], sto
     raise UserError(f"{path} is no data set; expected {KINDS}")
 
 
-def open_table(path: Path) -> Source:
-    """A table with named columns."""
-    require_file(path)
-    return open_parquet(path) if path.suffix.lower() in (".parquet", ".pq") else open_csv(path)
-
-
 def _read_table_file(
     path: Path, settings: DataSettings, classes: tuple[str, ...], stored: Preprocessing | None
 ) -> Dataset:
     source = open_table(path)
     if settings.label is None:
-        raise UserError(f"{path}: which column is the class? Give `label`, one of {shortened(source.names)}")
-    table = read_table(
-        source,
-        label=settings.label,
-        drop=settings.drop,
-        categories=settings.categories,
-        columns=stored.columns if stored else (),
-        classes=classes,
+        raise UserError(f"{path}: which column is the class? Give `label`, one of {listed(source.names)}")
+    known = stored.columns if stored else ()
+    samples, columns, classes = read_table(
+        source, label=settings.label, drop=settings.drop, categories=settings.categories, columns=known, classes=classes
     )
-    assert table.labels is not None
-    samples = Samples(table.rows, table.labels)
-    if len(table.classes) < 2:
+    if len(classes) < 2:
         raise UserError(f"{path}: column {settings.label!r} holds one class only; a classifier needs at least 2")
-    if settings.test_data is not None:
-        source = open_table(settings.test_data)
-        held_out = read_table(source, label=settings.label, columns=table.columns, classes=table.classes)
-        assert held_out.labels is not None
-        train, test = samples, Samples(held_out.rows, held_out.labels)
+    if settings.test_data is None:
+        train, test = hold_out(samples, settings.test_fraction, classes)
     else:
-        train, test = hold_out(samples, settings.test_fraction, table.classes)
-    return Dataset(path.stem, train, test, table.classes, columns=table.columns)
+        source = open_table(settings.test_data)
+        train, (test, *_) = samples, read_table(source, label=settings.label, columns=columns, classes=classes)
+    return Dataset(path.stem, train, test, classes, columns=columns)

@@ -1,32 +1,29 @@
 """Sizes before memory: how much there is and whether a file can be read, asked before anything is taken."""
 
-import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from lipscale.errors import UserError
 
 CGROUP = Path("/sys/fs/cgroup")
+MEMINFO = Path("/proc/meminfo")
 
 
 def available_memory() -> int:
     """Bytes that this process may still take: what the machine has left, within the limit of its container."""
-    free = _container_memory()
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return min(free, 1024 * int(line.split()[1]))
-        return min(free, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    except (OSError, ValueError, AttributeError):  # not Linux: there the operating system will have to say no
-        return free
-
-
-def _container_memory() -> int:
+    free = 1 << 62
     try:
         limit, used = ((CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
-        return max(0, int(limit) - int(used))
+        free = max(0, int(limit) - int(used))
     except (OSError, ValueError):  # no container, or none with a limit
-        return 1 << 62
+        pass
+    try:
+        lines = dict(line.split(":") for line in MEMINFO.read_text().splitlines())
+        return min(free, 1024 * int(lines["MemAvailable"].split()[0]))
+    except (OSError, ValueError, KeyError):  # not Linux: there the operating system will have to say no
+        return free
 
 
 def require_memory(size: int, what: str) -> None:
@@ -40,15 +37,28 @@ def require_file(path: Path, *, most: int | None = None) -> int:
     """The size of a regular file of at most `most` bytes; a pipe or a device, which may never end, is refused."""
     try:
         found = path.stat()
+    except FileNotFoundError as error:
+        raise UserError(f"{path} does not exist") from error
     except (OSError, ValueError) as error:
-        missing = isinstance(error, FileNotFoundError)
-        reason = "does not exist" if missing else f"cannot be read ({getattr(error, 'strerror', None) or error})"
-        raise UserError(f"{path} {reason}") from error
+        raise UserError(f"{path} cannot be read ({error})") from error
     if not stat.S_ISREG(found.st_mode):
         raise UserError(f"{path} {'is a folder' if stat.S_ISDIR(found.st_mode) else 'is no regular file'}")
     if most is not None and found.st_size > most:
         raise UserError(f"{path} is larger than the {most // 10**6} MB that were expected")
     return found.st_size
+
+
+@contextmanager
+def reading(path: Path, what: str, *, most: int | None = None) -> Iterator[int]:
+    """In here a regular file is read; damage raises a dozen kinds of errors, and each becomes one with its name."""
+    size = require_file(path, most=most)
+    try:
+        yield size
+    except UserError:
+        raise
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split()).replace(str(path), "it")[:120]
+        raise UserError(f"cannot read {path} as {what} ({reason}); mend it or get it again") from error
 
 
 def gigabytes(size: int) -> str:

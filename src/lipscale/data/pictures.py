@@ -4,19 +4,19 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import islice
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from math import prod
 from pathlib import Path
-from typing import TypeVar
+from threading import Lock
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from lipscale.data.memory import available_memory, require_file
+from lipscale.data.memory import available_memory, reading
 from lipscale.data.stored import Stored, array_on_disk
 from lipscale.errors import UserError
 
@@ -27,13 +27,12 @@ MOST_PIXELS = 50_000_000  # twice that for a JPEG, which is decoded at a fractio
 LARGE = 8_000_000  # pixels; larger ones are decoded one at a time, as each takes up to 600 megabytes
 GREY_MODES = ("1", "L", "LA")
 AHEAD = 64  # pictures that a worker may be ahead
+LARGE_ONES = Lock()
 
 T = TypeVar("T")
-R = TypeVar("R")
 
 
-@dataclass(frozen=True)
-class Look:
+class Look(NamedTuple):
     """What a picture's header says."""
 
     height: int
@@ -55,17 +54,8 @@ def read_picture(path: Path, shape: tuple[int, ...], *, fit: str) -> np.ndarray:
     `fit` says what to do with another size: "crop" scales it to cover and cuts the rest off evenly, "stretch" ignores
     the proportions, "pad" scales it to fit and adds black. What shines through a transparent picture is white.
     """
-    found = _decoded(path, shape, fit, most=MOST_PIXELS * 2)
-    assert found is not None
-    return found
-
-
-def _decoded(path: Path, shape: tuple[int, ...], fit: str, *, most: int) -> np.ndarray | None:
-    """The picture, or None where it has more than `most` pixels."""
     channels, height, width = shape
-    with _opened(path) as picture:
-        if prod(picture.size) > most:
-            return None
+    with _opened(path) as picture, LARGE_ONES if prod(picture.size) > LARGE else nullcontext():
         if picture.mode.startswith(("I", "F")):
             raise UserError(f"{path} has more than 8 bits a pixel ({picture.mode}); convert it to 8 bits first")
         large = prod(picture.size) > LARGE
@@ -76,7 +66,8 @@ def _decoded(path: Path, shape: tuple[int, ...], fit: str, *, most: int) -> np.n
             seen = Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen)
         seen = seen.convert("L" if channels == 1 else "RGB")
         if seen.size != (width, height):
-            seen = _fitted(seen, (width, height), fit)
+            resize: Any = {"crop": ImageOps.fit, "pad": ImageOps.pad}.get(fit, Image.Image.resize)
+            seen = resize(seen, (width, height), Image.Resampling.BILINEAR)
         return np.asarray(seen, np.uint8).reshape(height, width, channels).transpose(2, 0, 1)
 
 
@@ -87,35 +78,14 @@ def _reduced(picture: Image.Image, side: int) -> Image.Image:
     return whole.reduce(max(1, min(picture.size) // side))
 
 
-def _fitted(picture: Image.Image, size: tuple[int, int], fit: str) -> Image.Image:
-    bilinear = Image.Resampling.BILINEAR
-    if fit == "crop":
-        return ImageOps.fit(picture, size, bilinear)
-    if fit == "pad":
-        return ImageOps.pad(picture, size, bilinear)
-    return picture.resize(size, bilinear)
-
-
 @contextmanager
 def _opened(path: Path) -> Iterator[Image.Image]:
-    require_file(path)
-    try:
-        with Image.open(path, formats=FORMATS) as picture:
-            most = MOST_PIXELS * (2 if picture.format == "JPEG" else 1)
-            if prod(picture.size) > most:
-                size = "x".join(map(str, picture.size))
-                raise UserError(f"{path} claims {size} pixels; give at most {most // 10**6} million")
-            yield picture
-    except UserError:
-        raise
-    except Exception as error:  # what a decoder raises on a damaged file is any of a dozen kinds
-        reason = " ".join(str(error).split()).replace(str(path), "it") or type(error).__name__
-        raise UserError(f"cannot read {path} as a picture ({reason[:120]}); mend or remove it") from error
-
-
-def look_at_all(paths: Sequence[Path]) -> list[Look]:
-    """The headers of many pictures."""
-    return list(_in_parallel(look, paths))
+    with reading(path, "a picture"), Image.open(path, formats=FORMATS) as picture:
+        most = MOST_PIXELS * (2 if picture.format == "JPEG" else 1)
+        if prod(picture.size) > most:
+            size = "x".join(map(str, picture.size))
+            raise UserError(f"{path} claims {size} pixels; give at most {most // 10**6} million")
+        yield picture
 
 
 def read_pictures(paths: Sequence[Path], shape: tuple[int, ...], *, fit: str) -> Tensor | Stored:
@@ -123,27 +93,18 @@ def read_pictures(paths: Sequence[Path], shape: tuple[int, ...], *, fit: str) ->
     whole = (len(paths), *shape)
     in_memory = 3 * prod(whole) < available_memory()  # splits copy
     pixels = np.empty(whole, np.uint8) if in_memory else array_on_disk(whole)
-    for i, found in enumerate(_in_parallel(lambda path: _decoded(path, shape, fit, most=LARGE), paths)):
-        pixels[i] = read_picture(paths[i], shape, fit=fit) if found is None else found  # large ones in one thread
+    for i, found in enumerate(in_parallel(partial(read_picture, shape=shape, fit=fit), paths)):
+        pixels[i] = found
     base = torch.from_numpy(pixels)
     return base if in_memory else Stored(base, torch.arange(len(paths)))
 
 
-def _in_parallel(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+def in_parallel(work: Callable[[Path], T], paths: Sequence[Path]) -> Iterator[T]:
     """Results in order; threads will do, as the decoders let others run. Only a few results wait at a time."""
     workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    remaining = iter(items)
     with quiet_pillow(), ThreadPoolExecutor(workers) as pool:
-        pending = [pool.submit(work, item) for item in islice(remaining, AHEAD * workers)]
-        try:
-            while pending:
-                batch, pending = pending[:AHEAD], pending[AHEAD:]
-                for future in batch:
-                    yield future.result()
-                pending += [pool.submit(work, item) for item in islice(remaining, AHEAD)]
-        finally:
-            for future in pending:
-                future.cancel()
+        for start in range(0, len(paths), AHEAD * workers):
+            yield from pool.map(work, paths[start : start + AHEAD * workers])
 
 
 @contextmanager

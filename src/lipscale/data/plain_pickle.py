@@ -1,140 +1,94 @@
 """Plain data out of a pickle file: dictionaries, lists, texts, whole numbers and numpy arrays of bytes.
 
-An unpickler calls whatever the file names. Here a file may name four functions only, and each is ours. What is left
-to fear is a small file that builds much, so the instructions are listed, checked and counted before any is carried out.
+The standard library's unpickler (the one in Python, whose table of instructions can be cut short) with the instructions
+of CIFAR's files and no other. It calls nothing that a file names, and counts instructions and the bytes of arrays.
 """
 
 import io
 import pickle
-import pickletools
 from math import prod
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar
 
 import numpy as np
 
-from lipscale.data.memory import require_file
-from lipscale.errors import UserError
+from lipscale.data.memory import reading
 
 MOST_BYTES = 200_000_000  # the largest file of CIFAR has 155 MB
-MOST_STEPS = 2_000_000  # and some 300,000 instructions; each can build an object of a hundred bytes
-PUTS, GETS = {"PUT", "BINPUT", "LONG_BINPUT"}, {"GET", "BINGET", "LONG_BINGET"}
-SHARED = {"GLOBAL", "STRING", "BINSTRING", "SHORT_BINSTRING", "BINUNICODE", "BINBYTES", "SHORT_BINBYTES"}
-ALLOWED = (
-    SHARED
-    | GETS
-    | {
-        *("PROTO", "STOP", "MARK", "NONE", "NEWTRUE", "NEWFALSE", "INT", "BININT", "BININT1", "BININT2", "LONG1"),
-        *("EMPTY_DICT", "EMPTY_LIST", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"),
-        *("APPEND", "APPENDS", "SETITEM", "SETITEMS", "REDUCE", "BUILD"),
-    }
-)
+MOST_STEPS = 2_000_000  # and some 500,000 readings of an instruction or its value; each can build a hundred bytes
+INSTRUCTIONS = b"\x80.(N\x88\x89KMJUTX}]aeus)t\x85\x86\x87qrhjcRb"
+NAMES = {"numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct"}
+NAMES |= {"numpy ndarray", "numpy dtype", "_codecs encode"}
 
 
 def read_plain_pickle(path: Path) -> dict[str, Any]:
-    """The dictionary in a pickle file; bytes become text."""
-    require_file(path, most=MOST_BYTES)
-    try:
-        raw = path.read_bytes()
-        _check_steps(raw)
-        found = _Unpickler(raw).load()
-        if not isinstance(found, dict) or not all(isinstance(key, str | bytes) for key in found):
-            _refuse("no dictionary of names")
-        return {_text(key): _finished(value) for key, value in found.items()}
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-    except _Refused as refused:
-        raise UserError(f"{path} holds more than plain data ({refused}); get it again") from refused
-    except Exception as error:  # a damaged file leads to any of a dozen kinds
-        raise UserError(f"{path} is no pickle of plain data ({type(error).__name__}); get it again") from error
+    """The dictionary in a pickle file."""
+    with reading(path, "a pickle of plain data", most=MOST_BYTES):
+        found = _Unpickler(path.read_bytes()).load()
+        if not isinstance(found, dict):
+            raise ValueError("no dictionary")
+    return found
 
 
-class _Refused(Exception):
-    """The file holds something other than plain data."""
+class _Counted(io.BytesIO):
+    steps = 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        self.steps += 1
+        if self.steps > MOST_STEPS:
+            raise ValueError(f"more than {MOST_STEPS} steps")
+        return super().read(size)
 
 
-def _refuse(what: str) -> NoReturn:
-    raise _Refused(what[:80])
+class _Texts(dict[str, Any]):
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if not isinstance(key, str):  # a tuple of twice the tuple before, 200 times over, takes forever to hash
+            raise ValueError("a key that is no text")
+        super().__setitem__(key, value)
 
 
-def _check_steps(raw: bytes) -> None:
-    """Only instructions that build plain data, not too many of them, and only texts and names are used twice.
+class _Unpickler(pickle._Unpickler):
+    """Names stand for themselves; a "call" of one is one of the cases below."""
 
-    Without that last rule a tuple of twice the tuple before, 200 times over, would take forever to hash as a key.
-    """
-    memo: set[Any] = set()
-    before = ""
-    argument: Any
-    for count, (opcode, argument, _) in enumerate(pickletools.genops(raw)):
-        if count > MOST_STEPS:
-            _refuse(f"more than {MOST_STEPS} instructions")
-        if opcode.name in PUTS:
-            if argument > count:  # the unpickler takes memory for as many
-                _refuse("a memo out of order")
-            (memo.add if before in SHARED else memo.discard)(argument)
-        elif opcode.name in GETS and argument not in memo:
-            _refuse("what is used twice, such as in a key, is no text")
-        elif opcode.name not in ALLOWED:
-            _refuse(f"the instruction {opcode.name}")
-        before = opcode.name
-
-
-class _Unpickler(pickle.Unpickler):
-    """The standard one, in which every name is one of ours, and the bytes of arrays are counted."""
+    stack: list[Any]
 
     def __init__(self, raw: bytes) -> None:
-        super().__init__(io.BytesIO(raw), encoding="latin-1")
+        super().__init__(_Counted(raw), encoding="latin-1")
         self.left = len(raw)
 
     def find_class(self, module: str, name: str) -> Any:
-        """What a name stands for; functions are made anew, so that nothing a file does to them stays."""
+        if f"{module} {name}" not in NAMES:
+            raise ValueError(f"a call of {module} {name}")
+        return name
 
-        def dtype(kind: Any, *_: Any) -> _Bytes:
-            return _Bytes() if kind in ("u1", "|u1") else _refuse(f"a call of numpy dtype {kind!r}")
+    def load_dictionary(self) -> None:
+        self.stack.append(_Texts())
 
-        def encode(text: Any, code: Any) -> str:  # bytes, as Python 3 writes them for Python 2
-            return text if isinstance(text, str) and code == "latin1" else _refuse("a call of _codecs encode")
+    def load_call(self) -> None:
+        """REDUCE: a type, an array without content, or bytes as Python 3 writes them for Python 2."""
+        arguments, name = self.stack.pop(), self.stack.pop()
+        if name == "encode" and isinstance(arguments[0], str) and arguments[1] == "latin1":
+            name = arguments[0]
+        elif name != "_reconstruct" and (name != "dtype" or arguments[0] not in ("u1", "|u1")):
+            raise ValueError(f"a call of {name}" if isinstance(name, str) else "a call of an object")
+        self.stack.append(name)
 
-        if name == "_reconstruct" and module in ("numpy.core.multiarray", "numpy._core.multiarray"):
-            return lambda *_: _Array(self)
-        known = {"numpy ndarray": "ndarray", "numpy dtype": dtype, "_codecs encode": encode}
-        return known.get(f"{module} {name}") or _refuse(f"a call of {module} {name}")
+    def load_content(self) -> None:
+        """BUILD: the content of an array, of which a file cannot have more than its own size."""
+        state = self.stack.pop()
+        if self.stack[-1] == "_reconstruct":  # else it is the byte order of a byte
+            _, shape, kind, fortran, content = state
+            if not all(type(n) is int and n >= 0 for n in shape) or prod(shape) != len(content) or kind != "dtype":
+                raise ValueError("an array of odd shape or content")
+            self.left -= len(content)
+            if self.left < 0:
+                raise ValueError("arrays larger than the file")
+            rows = np.frombuffer(content.encode("latin-1"), np.uint8)
+            self.stack[-1] = rows.reshape(shape, order="F" if fortran else "C")
 
+    def load_refused(self) -> None:
+        raise ValueError("an instruction that plain data do not need")
 
-class _Bytes:
-    """The only type of an array."""
-
-    def __setstate__(self, state: Any) -> None:
-        pass  # a byte has no byte order
-
-
-class _Array:
-    """An array of bytes: made empty, then given its content, of which a file cannot have more than its own size."""
-
-    def __init__(self, unpickler: _Unpickler) -> None:
-        self.unpickler = unpickler
-        self.value: np.ndarray = np.empty(0)
-
-    def __setstate__(self, state: Any) -> None:
-        _, shape, dtype, fortran, content = state
-        if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
-            _refuse("an array of odd shape")
-        if not isinstance(dtype, _Bytes) or not isinstance(content, str | bytes):
-            _refuse("an array of odd content")
-        if len(content) != prod(shape):
-            raise ValueError("an array whose content does not fill its shape")
-        self.unpickler.left -= len(content)
-        if self.unpickler.left < 0:
-            _refuse("arrays larger than the file")
-        raw = content.encode("latin-1") if isinstance(content, str) else content
-        self.value = np.frombuffer(raw, np.uint8).reshape(shape, order="F" if fortran else "C")
-
-
-def _text(value: Any) -> Any:
-    return value.decode("latin-1") if isinstance(value, bytes) else value
-
-
-def _finished(value: Any) -> Any:
-    if isinstance(value, list):
-        return list(map(_text, value))
-    return value.value if isinstance(value, _Array) else _text(value)
+    dispatch: ClassVar[dict[int, Any]] = dict.fromkeys(range(256), load_refused)
+    dispatch |= {code: pickle._Unpickler.dispatch[code] for code in INSTRUCTIONS}
+    dispatch |= {ord("}"): load_dictionary, ord("R"): load_call, ord("b"): load_content}

@@ -4,7 +4,7 @@ A new set is a function from a folder to a Dataset and an entry in READERS.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,8 +30,6 @@ class KnownSet:
 
 CIFAR = ("https://www.cs.toronto.edu/~kriz/",)
 CIFAR10_BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
-IDX = "the four idx files (train-images-idx3-ubyte, ..., plain or .gz)"
-UNPACK = "or unpack the official {0}-binary.tar.gz or {0}-python.tar.gz in a folder and give it as `data_dir`"
 # Each SHA-256 is in public use for the same file as an MD5 sum that is published for it: on the set's own page (CIFAR,
 # Fashion-MNIST), in torchvision (MNIST), in many loaders (Tiny-ImageNet, which has no official one).
 READERS = {
@@ -40,7 +38,7 @@ READERS = {
         idx.read_mnist,
         "70,000 handwritten digits, 28x28, 10 classes",
         (("mnist", idx.FILES),),
-        f"'lipscale data get mnist', or put {IDX} into DIR/mnist and give DIR as `data_dir`",
+        "'lipscale data get mnist'",
         ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"),
         {
             "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
@@ -53,8 +51,7 @@ READERS = {
         idx.read_fashion_mnist,
         "70,000 pictures of clothes, 28x28, 10 classes",
         (("fashion-mnist", idx.FILES),),
-        f"'lipscale data get fashion-mnist', 'apt-get install dataset-fashion-mnist' on Debian, or put {IDX} into "
-        "DIR/fashion-mnist and give DIR as `data_dir`",
+        "'lipscale data get fashion-mnist', 'apt-get install dataset-fashion-mnist' on Debian",
         (
             "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
             "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
@@ -73,7 +70,7 @@ READERS = {
             ("cifar-10-batches-bin", (*(f"{name}.bin" for name in CIFAR10_BATCHES), "batches.meta.txt")),
             ("cifar-10-batches-py", (*CIFAR10_BATCHES, "batches.meta")),
         ),
-        f"'lipscale data get cifar10', {UNPACK.format('cifar-10')}",
+        "'lipscale data get cifar10'",
         CIFAR,
         {"cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
     ),
@@ -84,7 +81,7 @@ READERS = {
             ("cifar-100-binary", ("train.bin", "test.bin", "fine_label_names.txt")),
             ("cifar-100-python", ("train", "test", "meta")),
         ),
-        f"'lipscale data get cifar100', {UNPACK.format('cifar-100')}",
+        "'lipscale data get cifar100'",
         CIFAR,
         {"cifar-100-binary.tar.gz": "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec"},
     ),
@@ -92,8 +89,7 @@ READERS = {
         tiny_imagenet.read,
         "110,000 photographs, 64x64, 200 classes; the validation part is the test set",
         (("tiny-imagenet-200", ("wnids.txt", "words.txt", "val/val_annotations.txt")),),
-        "'lipscale data get tiny-imagenet', or unpack the official tiny-imagenet-200.zip in a folder and give it as "
-        "`data_dir`",
+        "'lipscale data get tiny-imagenet'",
         ("http://cs231n.stanford.edu/",),
         {"tiny-imagenet-200.zip": "6198c8ae015e2b3e007c7841da39ec069199b9aa3bfa943a462022fe5e43c821"},
     ),
@@ -101,25 +97,13 @@ READERS = {
 
 
 def find_folder(name: str, data_dir: Path | None = None) -> Path | None:
-    """Where a named set's files are: in a data folder itself or in the set's usual folder below it.
-
-    Args:
-        name: A name of READERS.
-        data_dir: The only folder to search; else $LIPSCALE_DATA and the system's folders.
-
-    Returns:
-        The folder, or None where the set is not there.
-
-    Example:
-        >>> find_folder("mnist", Path("no/such/folder")) is None
-        True
-    """
+    """Where a named set's files are: in a data folder itself or in the set's usual folder below it; None if nowhere."""
     known = READERS[name]
     if not known.layouts:
         return Path()
     mine = {folder for folder, _ in known.layouts}
     others = {folder for other in READERS.values() for folder, _ in other.layouts} - mine
-    bases = list(data_folders(data_dir))
+    bases = data_folders(data_dir)
     for folder, files in known.layouts:
         # the base itself will do, but not where it is another set's: MNIST and Fashion-MNIST have the same file names
         for candidate in [*(base / folder for base in bases), *(base for base in bases if base.name not in others)]:
@@ -128,14 +112,10 @@ def find_folder(name: str, data_dir: Path | None = None) -> Path | None:
     return None
 
 
-def data_folders(data_dir: Path | None) -> Iterator[Path]:
-    """The folders in which named sets are searched."""
-    if data_dir is not None:
-        yield data_dir  # asked for by name: look nowhere else
-        return
-    if os.environ.get(ENVIRONMENT):
-        yield Path(os.environ[ENVIRONMENT])
-    yield from (Path(folder).expanduser() for folder in SYSTEM_FOLDERS)
+def data_folders(data_dir: Path | None) -> list[Path]:
+    """The folders in which named sets are searched: the one that was asked for, or $LIPSCALE_DATA and the system's."""
+    mine = os.environ.get(ENVIRONMENT)
+    return [data_dir] if data_dir else [Path(f).expanduser() for f in (*([mine] if mine else ()), *SYSTEM_FOLDERS)]
 
 
 def holds(folder: Path, files: tuple[str, ...]) -> bool:

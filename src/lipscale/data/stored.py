@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import torch
@@ -47,34 +48,26 @@ class Stored:
         """Bytes, as a rule."""
         return self.base.dtype
 
-    def is_floating_point(self) -> bool:
-        """As a tensor's."""
-        return self.base.is_floating_point()
-
     def split(self, size: int) -> Iterator[Tensor]:
         """The rows in memory, so many at a time."""
-        for start in range(0, len(self), size):
-            yield self[slice(start, start + size)]
+        return (self.base[rows].to(self.device) for rows in self.rows.split(size))
 
-    def select(self, indices: Tensor) -> "Stored":
+    def select(self, indices: Tensor) -> Self:
         """Fewer rows of the same array; nothing is read."""
         return replace(self, rows=self.rows[indices.cpu()])
 
-    def join(self, other: "Stored") -> "Stored":
+    def join(self, other: Self) -> Self:
         """These rows, then those of another part of the same array."""
         assert other.base is self.base
         return replace(self, rows=torch.cat((self.rows, other.rows)))
 
-    def to(self, device: torch.device) -> "Stored":
+    def to(self, device: torch.device) -> Self:
         """The same rows, delivered to a device."""
         return replace(self, device=device)
 
 
 def array_on_disk(shape: tuple[int, ...]) -> np.ndarray:
-    """A writable array of bytes in a file without a name: when the process ends, however it ends, the space is free.
-
-    The file lies in $LIPSCALE_CACHE or ~/.cache/lipscale.
-    """
+    """Writable bytes in a file without a name, in $LIPSCALE_CACHE or ~/.cache/lipscale; it is gone with the process."""
     folder = Path(os.environ.get(ENVIRONMENT) or "~/.cache/lipscale").expanduser()
     size = prod(shape)
     try:

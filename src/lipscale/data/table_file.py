@@ -1,0 +1,173 @@
+"""CSV and Parquet files, read by pyarrow: columns of float64, or texts in a dictionary, so that each is there once."""
+
+import csv
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from lipscale.data.dataset import hint
+from lipscale.data.memory import gigabytes, reading, require_memory
+from lipscale.errors import UserError
+
+MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "-")
+NULLS = [form(text) for text in MISSING for form in (str.lower, str.upper, str.title)]
+MOST_COLUMNS = 20_000
+LONGEST_LINE = 1 << 20
+LARGE = 300_000_000  # bytes; a Parquet file that unpacks to more, and to very much more than its size, is no table
+MOST_TIMES = 500
+
+Columns = dict[str, Any]  # of pyarrow
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """A file with named columns; this one is a Parquet file."""
+
+    path: Path
+    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.names) > MOST_COLUMNS:
+            raise UserError(f"{self.path} has {len(self.names)} columns; give at most {MOST_COLUMNS}, or an .npz file")
+        if "" in self.names:
+            raise UserError(f"{self.path}: column {self.names.index('') + 1} has no name")
+        if len(set(self.names)) < len(self.names):
+            twice = next(name for name in self.names if self.names.count(name) > 1)
+            raise UserError(f"{self.path}: two columns are called {twice!r}")
+
+    def check(self, name: str, what: str) -> str:
+        """The column's name, or an error that names the nearest one."""
+        if name not in self.names:
+            raise UserError(f"{self.path} has no column {name!r} ({what}); {hint(name, self.names[:1000])}")
+        return name
+
+    def place(self, row: int) -> str:
+        """What people call a row."""
+        return f"row {row + 1}"
+
+    def read(self, wanted: list[str], texts: set[str]) -> Columns:
+        """The wanted columns, those in `texts` as texts even if they look like numbers (Parquet knows by itself)."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        with reading(self.path, "a Parquet file, it is damaged") as size:
+            strings = [
+                field.name for field in pq.read_schema(self.path) if field.type in (pa.string(), pa.large_string())
+            ]
+            with pq.ParquetFile(self.path, read_dictionary=strings) as file:
+                rows, groups = file.metadata.num_rows, file.metadata.num_row_groups
+                # the file's own word for its size, checked before anything is read
+                unpacked = sum(file.metadata.row_group(i).total_byte_size for i in range(groups))
+                if unpacked > max(LARGE, MOST_TIMES * size):
+                    raise UserError(f"{self.path} would unpack to {gigabytes(unpacked)}, {MOST_TIMES} times its size")
+                require_memory(max(2 * unpacked, 8 * rows * len(wanted)), f"{self.path} ({rows} rows)")
+                found = file.read(wanted, use_threads=False)
+            return {name: _cells(found.column(name), f"{self.path}: column {name!r}") for name in wanted}
+
+
+@dataclass(frozen=True)
+class CsvFile(TableFile):
+    """A CSV file; the standard library names the columns and finds the line of an error."""
+
+    delimiter: str
+    header: int  # how many lines the names take
+
+    def place(self, row: int) -> str:
+        """The line; cells may have line breaks, so only another reading can tell."""
+        return f"line {next(islice(_rows(self.path, self.delimiter), row + 1, None), (row + 2, []))[0]}"
+
+    def read(self, wanted: list[str], texts: set[str]) -> Columns:
+        """The wanted columns, typed by pyarrow; what holds neither numbers only nor is in `texts` is read again."""
+        with reading(self.path, "a CSV file"):
+            with self.path.open("rb") as file:
+                if any(b'"' in block for block in iter(lambda: file.read(1 << 20), b"")):
+                    self._check_rows()  # pyarrow forgives what is behind a closing quote
+            try:
+                found = self._parse(wanted, texts)
+                others = [n for n in wanted if n not in texts and not _is_number(found[n].type)]
+                found |= self._parse(others, others) if others else {}
+            except Exception as error:
+                self._check_rows()
+                if "Empty CSV file" in str(error):
+                    raise UserError(f"{self.path} holds no row below its column names") from error
+                raise
+            return {name: _cells(found[name], f"{self.path}: column {name!r}") for name in wanted}
+
+    def _parse(self, columns: list[str], texts: Iterable[str]) -> Columns:
+        import pyarrow as pa
+        import pyarrow.csv as arrow
+
+        read = arrow.ReadOptions(use_threads=False, block_size=1 << 24, skip_rows=self.header, column_names=self.names)
+        blank: Any = lambda row: "error" if row.text.strip() else "skip"  # noqa: E731
+        parse = arrow.ParseOptions(delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=blank)
+        types = dict.fromkeys(texts, pa.dictionary(pa.int32(), pa.string()))
+        convert = arrow.ConvertOptions(column_types=types, null_values=NULLS, include_columns=columns)
+        found = arrow.read_csv(self.path, read, parse, convert)
+        return {name: found.column(name) for name in columns}
+
+    def _check_rows(self) -> None:
+        """Name the first line that is no row of the table."""
+        for line, row in _rows(self.path, self.delimiter):
+            if len(row) != len(self.names):
+                expected = f"expected {len(self.names)} cells as in the first line"
+                raise UserError(f"{self.path}, line {line}: {expected}, got {len(row)}")
+
+
+def open_table(path: Path) -> TableFile:
+    """A table with named columns. In a CSV file separators are , ; | or tabs; text is UTF-8."""
+    if path.suffix.lower() in (".parquet", ".pq"):
+        import pyarrow.parquet as pq
+
+        with reading(path, "a Parquet file") as size:
+            require_memory(2 * size, str(path))
+            return TableFile(path, tuple(map(str, pq.read_schema(path).names)))
+    with reading(path, "a CSV file in UTF-8") as size, path.open(encoding="utf-8-sig", newline="") as file:
+        require_memory(6 * size, str(path))
+        line = file.readline(LONGEST_LINE)
+    if len(line) == LONGEST_LINE:
+        raise UserError(f"{path}, line 1 is longer than a million characters: is it a CSV file?")
+    delimiter = max(",;\t|", key=line.count)
+    header, row = next(_rows(path, delimiter), (1, []))
+    names = tuple(name.strip() for name in row)
+    if not any(names) or all(number(name) is not None for name in names):
+        raise UserError(f"{path}, line 1: expected the names of the columns, got {line.strip()[:60]!r}")
+    return CsvFile(path, names, delimiter, header)
+
+
+def number(text: str) -> float | None:
+    """The number that a text is, or None."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Rows that are not blank, each with the number of the line that it ends on."""
+    with reading(path, "a CSV file in UTF-8"), path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file, delimiter=delimiter, strict=True)
+        yield from ((reader.line_num, row) for row in reader if len(row) > 1 or "".join(row).strip())
+
+
+def _is_number(kind: Any) -> bool:
+    import pyarrow.types as is_a
+
+    return bool(is_a.is_integer(kind) or is_a.is_floating(kind) or is_a.is_decimal(kind) or is_a.is_null(kind))
+
+
+def _cells(column: Any, name: str) -> Any:
+    """Numbers as float64; texts, and truths as texts, in a dictionary."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    coded = pa.types.is_dictionary(column.type)
+    kind = column.type.value_type if coded else column.type
+    if _is_number(kind):
+        return (column.cast(kind) if coded else column).cast(pa.float64(), safe=False)
+    if pa.types.is_boolean(kind):
+        return pc.if_else(column, "True", "False").dictionary_encode()
+    if kind not in (pa.string(), pa.large_string()):
+        raise UserError(f"{name} holds {kind}, no numbers or text; convert it or leave it out (`drop`)")
+    return column if coded else column.dictionary_encode()
