@@ -1,6 +1,7 @@
 """The flow is the layout: every module imports only what comes before it."""
 
 import ast
+import re
 from pathlib import Path
 
 import lipscale
@@ -40,3 +41,23 @@ def test_imports_point_back_along_the_flow():
             if name not in FLOW[: FLOW.index(place)]
         ]
     assert wrong == []
+
+
+def test_the_package_and_contributing_draw_the_same_flow():
+    stages = [name for name in FLOW if not name.startswith("_") and name != "errors"]
+    told = [line.split()[0] for line in lipscale.__doc__.splitlines() if re.match(r"    \w+  ", line)]
+    assert told == stages
+    page = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
+    drawn = page[page.index("settings -> data") : page.index("Imports point back")]
+    assert [name.strip(" .\n") for name in drawn.split("->")] == stages
+
+
+def test_the_house_stays_small():
+    root = Path(lipscale.__file__).parent
+    assert len(lipscale.__all__) <= 33
+    for path in root.rglob("*.py"):
+        text = path.read_text()
+        assert len(text.splitlines()) <= 350, path
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef):
+                assert node.end_lineno - node.lineno + 1 <= 60, f"{path}: {node.name}"

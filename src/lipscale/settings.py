@@ -29,13 +29,17 @@ class StageSettings(BaseModel):
             raise ValueError("yes and no (true, false) are no value of this setting")
         return value
 
+    def __init__(self, /, place_of: dict[str, str] | None = None, **values: Any) -> None:
+        """`place_of` says where each value stands, such as a line of a file, for errors to name."""
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise UserError(_explain(type(self), error, values, place_of or {})) from None
+
     @classmethod
     def checked(cls, values: dict[str, Any], *, place: dict[str, str] | None = None) -> Self:
-        """Checked settings; an error names the key, its place and the nearest valid one."""
-        try:
-            return cls.model_validate({str(key): value for key, value in values.items()})
-        except ValidationError as error:
-            raise UserError(_explain(cls, error, values, place or {})) from None
+        """Checked settings from a mapping; an error names the key, its place and the nearest valid one."""
+        return cls(place, **{str(key): value for key, value in values.items()})
 
 
 class DataSettings(StageSettings):

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from lipscale import certify, estimate_means, models, set_lipschitz
+from lipscale import UserError, certify, estimate_means, export_plain, models, set_lipschitz
 from lipscale.certificates import prove
 from lipscale.certificates.forward_error import Affine, forward_error, gamma
-from lipscale.layers import Shift, Standardise
+from lipscale.layers import OrthoLinear, Shift, Standardise
 
 
 def built(name: str, constant: float, seed: int = 0) -> tuple[nn.Module, tuple[int, ...]]:
@@ -152,3 +152,88 @@ def test_an_unknown_module_is_taken_to_be_far_off_and_an_unseen_one_to_prove_not
         assert forward_error(net, Walk.over(net, (3,)), torch.float64).slope < 1e-9
     finally:
         del RULES[Odd]
+
+
+class TestWhatAProofMustRefuse:
+    def net(self):
+        return models.mlp(3, 4, 8).eval()
+
+    def test_hooks_and_replaced_methods_that_a_copy_would_drop(self):
+        x = torch.rand(5, 4)
+        hooked, replaced, normed = self.net(), self.net(), nn.Sequential(nn.Linear(4, 3)).eval()
+        hooked.register_forward_hook(lambda module, inputs, output: output.flip(1))
+        replaced.head.forward = lambda inputs: 2 * inputs
+        nn.utils.spectral_norm(normed[0])
+        for net in (hooked, replaced, normed):
+            with pytest.raises(UserError, match="no Lipschitz rule can see"):
+                certify(net, x, even_unconstrained=True)
+            with pytest.raises(UserError, match="no Lipschitz rule can see"):
+                export_plain(net)
+
+    def test_reduced_precision_of_the_network_and_of_the_moment(self):
+        with pytest.raises(UserError, match="float32 or float64"):
+            certify(self.net().bfloat16(), torch.rand(5, 4))
+        proof = prove(self.net(), (4,), dtype=torch.float32)
+        with torch.autocast("cpu", torch.bfloat16), pytest.raises(UserError, match="autocast"):
+            proof(torch.rand(5, 4))
+        with pytest.raises(UserError, match="takes float32 inputs"):
+            proof(torch.rand(5, 4).double())
+
+    def test_what_is_no_tensor(self):
+        for inputs in ([[1.0, 2.0, 3.0, 4.0]], None, 3):
+            with pytest.raises(UserError, match="expected a tensor of inputs"):
+                certify(self.net(), inputs)
+
+
+def test_a_subclass_does_not_inherit_the_error_of_its_base():
+    class Hot(nn.ReLU):
+        def forward(self, x):
+            return (x + 1e5) - 1e5
+
+    from lipscale.bounds.walk import RULES, Walk
+
+    RULES[Hot] = lambda module, bound: 1.0
+    try:
+        net = nn.Sequential(Hot(), nn.Linear(3, 2)).eval()
+        assert forward_error(net, Walk.over(net, (3,)), torch.float32).slope > 1e-2
+    finally:
+        del RULES[Hot]
+
+
+@pytest.mark.parametrize(
+    ("net", "shape"),
+    [
+        (nn.Sequential(nn.Linear(1, 2), nn.Flatten()), (5000, 1)),  # a bias acts on every row
+        (nn.Sequential(nn.Conv2d(1, 1, 2, stride=2, dilation=2, bias=False), nn.Flatten()), (1, 64, 64)),
+        (nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 2)), (4,)),
+    ],
+)
+def test_biases_dilations_and_normalisations_count_in_full(net, shape):
+    torch.manual_seed(0)
+    if isinstance(net[0], nn.BatchNorm1d):
+        net[0].running_mean.fill_(1e5)
+        net[0].running_var.fill_(3.0)
+    if isinstance(net[0], nn.Conv2d):
+        nn.init.ones_(net[0].weight)
+    net.eval()
+    proof = prove(net, shape, dtype=torch.float32, even_unconstrained=True)
+    x = torch.rand(8, *shape)
+    off = (net(x).detach().double() - copy.deepcopy(net).double()(x.double()).detach()).norm(dim=1)
+    assert (off <= proof.error.at(x.flatten(1).double().norm(dim=1))).all()
+    if isinstance(net[0], nn.Conv2d):  # the sum of its taps on one phase, by hand
+        assert proof.error.slope == pytest.approx(4 * gamma(6, 2**-24), rel=1e-3)
+
+
+def test_a_module_at_two_sizes_proves_nothing_instead_of_something_wrong():
+    shift = Shift(torch.ones(1))
+    net = nn.Sequential(shift, nn.AvgPool2d(2), shift, nn.Flatten(), nn.Linear(4, 2)).eval()
+    certificate = certify(net, torch.rand(3, 1, 4, 4), dtype=torch.float32, even_unconstrained=True)
+    assert (certificate.radius() == 0).all()
+    lower, upper = certificate.confidence(0.1)
+    assert (lower == 0).all()
+    assert (upper == 1).all()
+
+
+def test_a_shift_of_the_input_behind_a_scaled_layer_is_refused():
+    with pytest.raises(UserError, match="before every layer that carries a scale"):
+        set_lipschitz(nn.Sequential(OrthoLinear(4, 4), Standardise([3.0] * 4), OrthoLinear(4, 2)), 2.0)

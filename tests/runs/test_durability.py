@@ -321,3 +321,33 @@ def test_mid_epoch_checkpoints_hold_the_training_weights(tmp_path):
     assert values["param_groups"][0]["train_mode"]
     assert np.isfinite(values["stopped"]["sums"]).all()
     assert torch.tensor(values["stopped"]["sums"]).shape == (3,)
+
+
+def test_settings_that_change_while_a_run_is_made_are_noticed(tmp_path):
+    settings = Settings(epochs=2, phase2_epochs=0, width=8, limit=200, device="cpu", out=tmp_path / "run")
+
+    def meddle(epoch):
+        path = tmp_path / "run" / "settings.yaml"
+        path.write_text(path.read_text().replace("depth: 3", "depth: 4"))
+
+    with pytest.raises(UserError, match="changed while it was trained"):
+        lipscale.train(settings, on_epoch=meddle, progress=False)
+
+
+def test_a_checkpoint_belongs_to_all_settings_of_its_run(tmp_path):
+    settings = Settings(epochs=3, phase2_epochs=0, width=8, limit=200, device="cpu", out=tmp_path / "run")
+    seen = []
+    with pytest.raises(StoppedError):
+        lipscale.train(settings, on_epoch=seen.append, should_stop=lambda: len(seen) == 1, progress=False)
+    path = tmp_path / "run" / "settings.yaml"
+    path.write_text(path.read_text().replace("padding: zeros", "padding: circular"))
+    with pytest.raises(UserError, match="no checkpoint of a run with these settings"):
+        lipscale.resume(tmp_path / "run", progress=False)
+
+
+@pytest.mark.parametrize("command", ["train", "sweep"])
+def test_a_pipe_in_place_of_settings_is_refused_at_once(tmp_path, command):
+    os.mkfifo(tmp_path / "pipe.yaml")
+    done = console(command, tmp_path / "pipe.yaml", check=False)
+    assert done.returncode == 2
+    assert "pipe.yaml" in done.stderr

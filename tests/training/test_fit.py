@@ -408,7 +408,7 @@ class TestCheckpoints:
                 quick(network(), DATA, checkpoint=path, **change)
         with pytest.raises(UserError, match="no checkpoint of a run with these settings"):
             quick(network(), TensorDataset(*blobs((60, 40, 30))), checkpoint=path)
-        with pytest.raises(UserError, match="does not fit the network"):
+        with pytest.raises(UserError, match="is no checkpoint of a run with these settings"):
             quick(models.mlp(3, 4, 10), DATA, checkpoint=path)
         path.write_bytes(path.read_bytes()[:-30])
         with pytest.raises(UserError, match="fit.safetensors is truncated"):

@@ -5,17 +5,16 @@ from lipscale.bounds.constant import get_lipschitz, is_constrained, set_lipschit
 from lipscale.bounds.norms import conv_norm, matrix_norm
 from lipscale.bounds.walk import (
     Walk,
-    forget_cached_weights,
     is_plain_sequence,
     lipschitz_bound,
     register_rule,
     require_certifiable,
+    require_faithful,
 )
 
 __all__ = [
     "Walk",
     "conv_norm",
-    "forget_cached_weights",
     "get_lipschitz",
     "is_constrained",
     "is_plain_sequence",
@@ -24,6 +23,7 @@ __all__ = [
     "matrix_norm",
     "register_rule",
     "require_certifiable",
+    "require_faithful",
     "set_lipschitz",
     "torch_rules",
 ]

@@ -79,10 +79,20 @@ def scaled_depth(net: nn.Module) -> int:
     scaled = [m for m in net.modules() if isinstance(m, AtScale)]
     if len(scaled) != sum(isinstance(m, AtScale) for _, m in net.named_modules(remove_duplicate=False)):
         raise UserError(f"{type(net).__name__} runs one scaled layer in several places, which need sigmas of their own")
+    _require_input_layers_first(net)
     depth = _depth(net)
     if depth == 0:
         raise UserError(f"{type(net).__name__} has no scaled layer (OrthoConv2d, OrthoLinear) to carry a constant")
     return depth
+
+
+def _require_input_layers_first(net: nn.Module) -> None:
+    """A shift by a fixed mean does not scale with L: it belongs before every scaled layer."""
+    seen = False
+    for module in net.modules():  # in the order in which a sequence runs
+        seen = seen or isinstance(module, ScaledLayer)
+        if seen and isinstance(module, Standardise):
+            raise UserError("Standardise works on the input: put it before every layer that carries a scale")
 
 
 def _depth(module: nn.Module) -> int:

@@ -39,7 +39,7 @@ def conv_norm(
 
     `padding` is (top, bottom), (left, right). Groups work on channels of their own, so the largest one counts.
     """
-    kernels = _dilate(weight.detach().double(), dilation).chunk(groups)
+    kernels = dilated(weight.detach().double(), dilation).chunk(groups)
     return max(_group_norm(kernel, stride, padding, padding_mode, size) for kernel in kernels)
 
 
@@ -133,7 +133,7 @@ def _phases(points: int, taps: int) -> Tensor:
     return torch.polar(torch.ones_like(angles), angles)
 
 
-def _dilate(kernel: Tensor, dilation: Pair) -> Tensor:
+def dilated(kernel: Tensor, dilation: Pair) -> Tensor:
     """The kernel with its holes written out."""
     if dilation == (1, 1):
         return kernel

@@ -12,7 +12,9 @@ from torch.nn.modules import module as torch_module
 from torch.nn.utils.parametrize import type_before_parametrizations
 
 from lipscale.errors import UserError
-from lipscale.layers import ScaledLayer, batch_means
+from lipscale.layers import batch_means
+from lipscale.layers.evaluation import drop_caches
+from lipscale.layers.scale import UnitWeight
 
 Shape = tuple[int, ...]
 # (module, bound) -> its Lipschitz bound; `bound(child)` bounds a module inside it, `bound.shape(module)` is its input's
@@ -92,11 +94,12 @@ def require_certifiable(net: nn.Module) -> None:
             raise UserError(f"{name} holds NaN or infinite values: no certificate is possible")
 
 
-def forget_cached_weights(net: nn.Module) -> None:
-    """What follows sees the parameters as they are: version counters miss what was written through .data."""
+def require_faithful(net: nn.Module) -> None:
+    """Refuse a network whose copy in ordinary layers might compute something else: by hooks or replaced methods."""
+    require_certifiable(net)
     for module in net.modules():
-        if isinstance(module, ScaledLayer):
-            module.drop_cache()
+        if not isinstance(module, UnitWeight) and type(module).__module__.split(".")[0] not in PEERS:
+            refuse_surprises(module)
 
 
 class Walk:
@@ -110,7 +113,7 @@ class Walk:
     def over(cls, net: nn.Module, input_shape: Sequence[int] | None = None) -> Self:
         """A walk over a network that can be certified, from its weights as they are."""
         require_certifiable(net)
-        forget_cached_weights(net)
+        drop_caches(net)
         walk = cls()
         if input_shape is not None:
             walk._shapes = _record_shapes(net, tuple(input_shape))
@@ -123,7 +126,7 @@ class Walk:
         return self._bounds[module]
 
     def _bound(self, module: nn.Module) -> float:
-        _refuse_surprises(module)
+        refuse_surprises(module)
         kind: Any = type_before_parametrizations(module)
         if kind.__module__.split(".")[0] in PEERS:
             import_module("lipscale.bounds.peer_rules")
@@ -172,7 +175,7 @@ def is_plain_sequence(module: nn.Module) -> bool:
     return replaced <= HARMLESS
 
 
-def _refuse_surprises(module: nn.Module) -> None:
+def refuse_surprises(module: nn.Module) -> None:
     """Hooks and replaced methods compute what no rule can see, and work in place changes the input of other paths."""
     what, kind = "", type(module)
     shadowed = [name for name in vars(module) if callable(getattr(kind, name, None))]

@@ -79,7 +79,9 @@ class Certificate:
         moved = torch.where(eps > 0, self.pairwise[chosen] * eps, 0.0) + rounding.unsqueeze(1)
         gaps = self._gaps(chosen)
         gaps.scatter_(1, chosen.unsqueeze(1), math.inf)  # the sum is over the other classes
-        rivals_most, rivals_least = (torch.exp(sign * moved - gaps).sum(1) for sign in (1, -1))
+        most, least = moved - gaps, -moved - gaps
+        own = chosen.unsqueeze(1)  # where nothing is known, inf - inf: y does not compete with itself all the same
+        rivals_most, rivals_least = (part.scatter(1, own, -math.inf).exp().sum(1) for part in (most, least))
         return ROUNDING / (1 + rivals_most), (1 / (1 + rivals_least) / ROUNDING).clamp(max=1)
 
     def brier(self, labels: Tensor, epsilon: float) -> float:

@@ -6,6 +6,7 @@ own. Along a network two numbers are carried, both as affine functions of the no
     N   bounds the norm of the exact values,          N' = B N + ||m(0)||
     E   bounds how far the computed ones are off,     E' = B E + (what computing m adds for inputs of norm N + E)
 
+A module that is not known here is taken to be off by a million units in the last place: the one assumption.
 What a layer adds is the classical forward error of a sum of n products in any order: gamma_n = n u / (1 - n u) times
 the sum of their magnitudes (Higham, 2002, Sec. 3.1). It holds for plain and fused sums, and not for TF32 or Winograd's
 convolutions, which certificates in float64 never meet. Overflow and underflow are left out: networks are far from both.
@@ -14,14 +15,14 @@ convolutions, which certificates in float64 never meet. Overflow and underflow a
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import type_before_parametrizations
 
 from lipscale.bounds import Walk, is_plain_sequence, matrix_norm
-from lipscale.bounds.norms import padding_factor, split_phases
+from lipscale.bounds.norms import dilated, padding_factor, split_phases
 from lipscale.bounds.torch_rules import geometry
 from lipscale.layers import (
     BatchCentering,
@@ -59,7 +60,7 @@ class Affine:
 
     def at(self, norms: Tensor) -> Tensor:
         """The value for inputs of these norms, (N,)."""
-        return self.slope * norms + self.offset
+        return (self.slope * norms + self.offset).nan_to_num(nan=math.inf, posinf=math.inf)
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,9 @@ def forward_error(net: nn.Module, walk: Walk, dtype: torch.dtype) -> Affine:
     """
     unit = torch.finfo(dtype).eps / 2
     inputs = Values(Affine(1.0, 0.0), Affine(0.0, 0.0))  # x itself is what it is
-    error = _through(net, inputs, walk, unit).error
-    return error * (1 + 1e-6)  # the rounding of these few numbers themselves
+    error = _through(net, inputs, walk, unit).error * (1 + 1e-6)  # the rounding of these few numbers themselves
+    # where nothing is known, as of a module that runs at two sizes, nothing is promised
+    return Affine(*(math.inf if math.isnan(part) else part for part in (error.slope, error.offset)))
 
 
 def _through(module: nn.Module, values: Values, walk: Walk, unit: float) -> Values:
@@ -113,14 +115,14 @@ def _through(module: nn.Module, values: Values, walk: Walk, unit: float) -> Valu
         for child in module:
             values = _through(child, values, walk, unit)
         return values
-    if isinstance(module, ConvexResidual | Sum):
-        return _joined(module, values, walk, unit)
-    if isinstance(module, Concatenate):
-        parts = [_through(branch, values, walk, unit) for branch in module]
-        return Values(*(_total([getattr(part, name) for part in parts]) for name in ("norm", "error")))
     kind: Any = type_before_parametrizations(module)
-    rule = next((rule for known, rule in RULES.items() if issubclass(kind, known)), _unknown)
-    return rule(module, walk, unit)(values)
+    if kind in (ConvexResidual, Sum):
+        return _joined(cast(Any, module), values, walk, unit)
+    if kind is Concatenate:
+        parts = [_through(branch, values, walk, unit) for branch in cast(Concatenate, module)]
+        return Values(*(_total([getattr(part, name) for part in parts]) for name in ("norm", "error")))
+    # exactly this type: a subclass may compute something else
+    return RULES.get(kind, _unknown)(module, walk, unit)(values)
 
 
 def _total(parts: list[Affine]) -> Affine:
@@ -141,7 +143,7 @@ def _joined(block: "ConvexResidual | Sum", values: Values, walk: Walk, unit: flo
     return Values(branch.norm * alpha + skip.norm * beta, branch.error * alpha + skip.error * beta + added)
 
 
-def gamma(terms: int, unit: float) -> float:
+def gamma(terms: float, unit: float) -> float:
     """gamma_n = n u / (1 - n u): the relative error of a sum of n products in any order."""
     return terms * unit / (1 - terms * unit) if terms * unit < 0.5 else math.inf
 
@@ -159,7 +161,9 @@ def _bias(layer: Any) -> float:
 
 
 def _linear(layer: Any, walk: Walk, unit: float) -> Layer:
-    error, bias = gamma(layer.in_features + 2, unit), _bias(layer)
+    shape = walk.shape(layer)
+    times = math.inf if shape is None else math.sqrt(math.prod(shape[:-1]))  # a bias acts on every row of an input
+    error, bias = gamma(layer.in_features + 2, unit), _bias(layer) * times if _bias(layer) else 0.0
     return Layer(walk(layer), bias, error * matrix_norm(layer.weight.detach().abs()), error * bias)
 
 
@@ -167,7 +171,8 @@ def _conv(layer: Any, walk: Walk, unit: float) -> Layer:
     """|K| has its largest response at frequency zero, so its norm is that of the sum of its taps."""
     where = _geometry(layer, walk)
     weight = layer.weight.detach().double().abs()
-    taps = (split_phases(kernel, where["stride"]).sum((2, 3)) for kernel in weight.chunk(where.pop("groups")))
+    wide = dilated(weight, where.pop("dilation"))
+    taps = (split_phases(kernel, where["stride"]).sum((2, 3)) for kernel in wide.chunk(where.pop("groups")))
     largest = max(map(matrix_norm, taps)) * padding_factor(**where)
     bias, error = _bias(layer) * _output_pixels(where), gamma(weight[0].numel() + 2, unit)
     return Layer(walk(layer), bias, error * largest, error * bias)
@@ -179,9 +184,15 @@ def _geometry(layer: Any, walk: Walk) -> dict[str, Any]:
         shape, pads = walk.shape(layer), (layer.padding, layer.padding)
         where: dict[str, Any] = {"stride": (layer.stride,) * 2, "padding": (pads, pads), "padding_mode": "zeros"}
         # it refuses the sizes on which circular padding is not circulant
-        return {**where, "size": shape and shape[1:], "extent": (layer.kernel_size,) * 2, "groups": 1}
+        return {
+            **where,
+            "size": shape and shape[1:],
+            "extent": (layer.kernel_size,) * 2,
+            "dilation": (1, 1),
+            "groups": 1,
+        }
     where = geometry(layer, walk)
-    extent = tuple((k - 1) * d + 1 for k, d in zip(layer.kernel_size, where.pop("dilation"), strict=True))
+    extent = tuple((k - 1) * d + 1 for k, d in zip(layer.kernel_size, where["dilation"], strict=True))
     return {**where, "extent": extent, "groups": layer.groups}
 
 
@@ -210,12 +221,20 @@ def _standardise(layer: Standardise, walk: Walk, unit: float) -> Layer:
 
 
 def _norm_pool(layer: L2NormPool2d, walk: Walk, unit: float) -> Layer:
-    pixels = round(_pixels(layer, walk) ** 2)
-    return Layer(1.0, rate=gamma(pixels + 2, unit))
+    return Layer(1.0, rate=gamma(_pixels(layer, walk) ** 2 + 3, unit))
 
 
 def _average(layer: nn.Module, walk: Walk, unit: float) -> Layer:
-    return Layer(walk(layer), rate=gamma(round(_pixels(layer, walk) ** 2) + 1, unit) * max(1.0, walk(layer)))
+    return Layer(walk(layer), rate=gamma(_pixels(layer, walk) ** 2 + 2, unit) * max(1.0, walk(layer)))
+
+
+def _batch_norm(layer: Any, walk: Walk, unit: float) -> Layer:
+    slope = 1 / (layer.running_var.double() + layer.eps).sqrt()
+    if layer.weight is not None:
+        slope = slope * layer.weight.detach().double().abs()
+    bias = 0.0 if layer.bias is None else float(layer.bias.detach().double().norm())
+    size = (float((slope * layer.running_mean.double()).norm()) + bias) * _pixels(layer, walk)
+    return Layer(walk(layer), size, FUNCTION * unit * walk(layer), FUNCTION * unit * size)
 
 
 def _exact(layer: nn.Module, walk: Walk, unit: float) -> Layer:
@@ -242,7 +261,6 @@ def _at_zero(layer: nn.Module, walk: Walk) -> float:
         return float(layer(like.new_zeros(1, *shape)).double().norm()) * (1 + 1e-3)
 
 
-# the first that a module is an instance of
 RULES: dict[type[nn.Module], Callable[[Any, Walk, float], Layer]] = {
     nn.Linear: _linear,
     OrthoLinear: _linear,
@@ -252,6 +270,7 @@ RULES: dict[type[nn.Module], Callable[[Any, Walk, float], Layer]] = {
     Shift: _shift,
     Standardise: _standardise,
     L2NormPool2d: _norm_pool,
+    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d), _batch_norm),
     **dict.fromkeys((nn.AvgPool2d, nn.AdaptiveAvgPool2d), _average),
     **dict.fromkeys((GroupSort2, PadToMultiple, nn.Identity, nn.Flatten, nn.Unflatten, nn.PixelUnshuffle), _exact),
     **dict.fromkeys((nn.PixelShuffle, nn.ChannelShuffle, nn.ReLU, nn.MaxPool2d, nn.ZeroPad2d, nn.Dropout), _exact),

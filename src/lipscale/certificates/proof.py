@@ -10,7 +10,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from lipscale.bounds import Walk, is_constrained, is_plain_sequence
+from lipscale.bounds import Walk, is_constrained, is_plain_sequence, require_faithful
 from lipscale.certificates.certificate import Certificate
 from lipscale.certificates.forward_error import Affine, forward_error
 from lipscale.errors import UserError
@@ -33,8 +33,10 @@ class Proof:
     @torch.no_grad()
     def __call__(self, inputs: Tensor) -> Certificate:
         """The certificate of inputs (N, ...): each row by itself."""
-        if inputs.dtype not in (torch.float32, torch.float64):
-            raise UserError(f"certificates need float32 or float64 inputs, got {inputs.dtype}")
+        if not isinstance(inputs, Tensor) or inputs.dtype not in (torch.float32, torch.float64):
+            kind = inputs.dtype if isinstance(inputs, Tensor) else type(inputs).__name__
+            raise UserError(f"certificates need a tensor of float32 or float64 inputs, got {kind}")
+        self._require_arithmetic(inputs)
         if not inputs.isfinite().all():
             raise UserError("the inputs are not finite: no certificate is possible")
         logits = [self.net(chunk.to(self.dtype)).double() for chunk in inputs.split(AT_ONCE)]
@@ -43,6 +45,18 @@ class Proof:
         return Certificate(
             self.bound, self.pairwise, torch.cat([empty, *logits]), torch.cat([empty[:, 0], *norms]), self.error
         )
+
+    def _require_arithmetic(self, inputs: Tensor) -> None:
+        """Refuse whatever would compute otherwise than the proof allows for."""
+        if any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")):
+            raise UserError("autocast computes otherwise than what is certified: leave it first")
+        if self.dtype == torch.float32 and inputs.dtype != torch.float32:
+            raise UserError(f"a proof about float32 takes float32 inputs, got {inputs.dtype}: rounding them moves them")
+        tf32 = torch.backends.cudnn.allow_tf32 or torch.backends.cuda.matmul.allow_tf32
+        if self.dtype == torch.float32 and inputs.is_cuda and tf32:
+            raise UserError(
+                "TF32 is no float32: set torch.backends.cudnn.allow_tf32 and .cuda.matmul.allow_tf32 to False"
+            )
 
 
 @torch.no_grad()
@@ -59,8 +73,8 @@ def prove(
         net: The network, in any mode; it is certified in evaluation, and left in the mode that it came in.
         input_shape: (C, H, W) or (F,).
         dtype: The arithmetic that answers. In float64 the network with these very weights is off by some 1e-10, which
-            costs no radius. In float32 the same proof holds for `net` itself, at the price of what float32 may do in
-            the worst case: little for small MLPs, most of the radius for convolutional networks.
+            costs no radius. In float32 the same proof holds for a float32 `net` itself, at the price of what float32
+            may do in the worst case: little for small MLPs, most of the radius for convolutional networks.
         even_unconstrained: Compose a bound also where no layer carries a constant, as in an exported network or one of
             other libraries' layers. By default nothing is proven about such a network: a product of ordinary layers'
             norms is so large that its radii say nothing.
@@ -79,9 +93,12 @@ def prove(
         raise UserError(f"expected torch.float32 or torch.float64, got {dtype}")
     shape = tuple(input_shape)
     with evaluation_mode(net):
+        is_certified = even_unconstrained or is_constrained(net)
+        if is_certified:
+            require_faithful(net)
         answering = _in_float64(net) if dtype == torch.float64 else copy.deepcopy(net).to(dtype)
         like = next(chain(answering.parameters(), answering.buffers()), torch.zeros((), dtype=dtype))
-        if not (even_unconstrained or is_constrained(net)):
+        if not is_certified:
             with batch_means(answering):
                 classes = answering(like.new_zeros(2, *shape)).shape[1]
             pairwise = torch.full((classes, classes), math.inf, dtype=torch.float64, device=like.device)
@@ -116,8 +133,9 @@ def certify(
         >>> certificate.radius().shape, bool((lower < upper).all())
         (torch.Size([5]), True)
     """
-    if inputs.ndim < 2:
-        raise UserError(f"expected inputs (N, ...), got {tuple(inputs.shape)}")
+    if not isinstance(inputs, Tensor) or inputs.ndim < 2:
+        got = tuple(inputs.shape) if isinstance(inputs, Tensor) else type(inputs).__name__
+        raise UserError(f"expected a tensor of inputs (N, ...), got {got}")
     return prove(net, inputs.shape[1:], dtype=dtype, even_unconstrained=even_unconstrained)(inputs)
 
 

@@ -1,5 +1,6 @@
 """The command line: its commands in one place, and what becomes of errors."""
 
+import logging
 import os
 import sys
 from importlib.metadata import version as version_of
@@ -51,6 +52,7 @@ def main() -> None:
     # OpenMP's threads spin while they wait, which starves a small network where other programs use the cores too;
     # spinning only briefly costs nothing on an idle machine
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
+    logging.getLogger("lipscale").addFilter(_in_flags)
     try:
         code = app(standalone_mode=False)
     except (UserError, DivergedError) as error:
@@ -72,6 +74,11 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _in_flags(record: logging.LogRecord) -> bool:
+    record.msg, record.args = as_commands(record.getMessage()), ()
+    return True
 
 
 def _complain(message: str) -> NoReturn:

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from lipscale.cli.wording import as_commands
 from lipscale.errors import UserError
 
 
@@ -21,7 +22,7 @@ def list_data(
     table.add_column("where", overflow="fold")
     for name, reader in READERS.items():
         folder = find_folder(name, data_dir)
-        where = "embedded" if not reader.layouts else str(folder) if folder else f"not found: {reader.get}"
+        where = "embedded" if not reader.layouts else str(folder) if folder else f"not found: {as_commands(reader.get)}"
         table.add_row(name, reader.about, where)
     Console().print(table)
 

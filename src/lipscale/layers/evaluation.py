@@ -32,17 +32,18 @@ def evaluation_mode(net: nn.Module) -> Iterator[nn.Module]:
     """
     was_training = [module for module in net.modules() if module.training]
     net.eval()
-    _drop_caches(net.modules())
+    drop_caches(net)
     try:
         with torch.no_grad():
             yield net
     finally:
         for module in was_training:  # each by itself: a part may have been frozen
             module.training = True
-        _drop_caches(was_training)
+        drop_caches(net)
 
 
-def _drop_caches(modules: "Iterator[nn.Module] | list[nn.Module]") -> None:
-    for module in modules:
+def drop_caches(net: nn.Module) -> None:
+    """Let the next evaluation see the parameters as they are: version counters miss what was written through .data."""
+    for module in net.modules():
         if isinstance(module, ScaledLayer):
-            module.drop_cache()  # version counters miss what was written through .data
+            module.drop_cache()

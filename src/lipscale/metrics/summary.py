@@ -90,13 +90,10 @@ def measure(
         (0.67, None)
     """
     predictions = Predictions.of(logits, labels, probabilities=probabilities)
-    bins = bins_for(len(predictions)) if bins is None else bins
-    n = len(predictions)
+    n, bins = len(predictions), bins_for(len(predictions)) if bins is None else bins
     top, mass, classwise = (cells(predictions, bins) for cells in (equal_width, equal_mass, by_class))
     accuracy, nll, brier = predictions.correct, nll_of(predictions), brier_of(predictions)
-    gaps = grid_of_gaps(predictions)
-    sigma = bandwidth(gaps)
-    twin = CalibratedTwin(predictions, bins)
+    sigma, twin = bandwidth(gaps := grid_of_gaps(predictions)), CalibratedTwin(predictions, bins)
     floor, limit = twin.floor(), twin.limit(calibration_size=calibration_size)
     error = error_of(predictions, tolerance=tolerance)
     ece = float(binned.mean_absolute(top.gap, top.count))

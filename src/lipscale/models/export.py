@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from lipscale.bounds import forget_cached_weights, is_plain_sequence, require_certifiable
+from lipscale.bounds import is_plain_sequence, require_faithful
 from lipscale.errors import UserError
 from lipscale.layers import (
     BatchCentering,
@@ -19,6 +19,7 @@ from lipscale.layers import (
     Shift,
     Sum,
 )
+from lipscale.layers.evaluation import drop_caches
 
 
 @torch.no_grad()
@@ -39,8 +40,8 @@ def export_plain(net: nn.Module) -> nn.Module:
         >>> lipscale.export_plain(net).head
         Linear(in_features=8, out_features=3, bias=True)
     """
-    require_certifiable(net)
-    forget_cached_weights(net)
+    require_faithful(net)
+    drop_caches(net)
     return plain_copy(net).eval()
 
 

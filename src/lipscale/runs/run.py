@@ -29,6 +29,7 @@ from lipscale.runs.folder import (
     stored_settings,
     write_json,
 )
+from lipscale.runs.lock import locked
 from lipscale.settings import Settings
 from lipscale.training.checkpoint import load_network
 
@@ -133,12 +134,13 @@ def attack_run(
         on_progress=on_progress,
     )
     result = dataclasses.replace(result, test_size=len(test))
-    stored = stored_attacks(run.folder)
-    kept = stored[attack.name].at if attack.name in stored else {}
-    # a quick look at a few samples does not erase what more of them have shown
-    rows = {e: row for e, row in result.at.items() if row.samples >= kept.get(e, row).samples}
-    stored[attack.name] = dataclasses.replace(result, at={**kept, **rows})
-    write_json(run.folder / ROBUSTNESS, {name: asdict(found) for name, found in stored.items()})
+    with locked(run.folder, wait=60):  # another attack may end at the same time
+        stored = stored_attacks(run.folder)
+        kept = stored[attack.name].at if attack.name in stored else {}
+        # a quick look at a few samples does not erase what more of them have shown
+        rows = {e: row for e, row in result.at.items() if row.samples >= kept.get(e, row).samples}
+        stored[attack.name] = dataclasses.replace(result, at={**kept, **rows})
+        write_json(run.folder / ROBUSTNESS, {name: asdict(found) for name, found in stored.items()})
     return result
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from lipscale.data.memory import require_file
 from lipscale.errors import UserError
 from lipscale.settings import Settings
 
@@ -15,6 +16,7 @@ LONGEST_FILE = 1 << 20
 def read_yaml(path: Path, *, what: str, check: Callable[[Path, Any], None]) -> tuple[Any, Any]:
     """The values in a YAML file and its nodes, which are checked before anything is built from them."""
     try:
+        require_file(path)
         with path.open("rb") as file:
             raw = file.read(LONGEST_FILE + 1)
         if len(raw) > LONGEST_FILE:

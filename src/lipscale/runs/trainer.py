@@ -156,6 +156,7 @@ def _fit(
         on_epoch(epoch)
 
     again = f"go on with lipscale.resume('{folder}')"
+    begun_with = fingerprints(folder)
     try:
         result = fit(
             parts.net,
@@ -166,9 +167,12 @@ def _fit(
             on_epoch=record,
             should_stop=should_stop,
             box=box_of(preprocessing),
+            identity=identity_of(settings, begun_with),
             **settings.model_dump(include=set(TrainingSettings.model_fields)),
         )
-        save_tensors(folder / MODEL, result.net.state_dict(), fingerprints(folder))
+        if fingerprints(folder) != begun_with:
+            raise UnusableError(f"the settings or data.json of {folder} were changed while it was trained: start anew")
+        save_tensors(folder / MODEL, result.net.state_dict(), begun_with)
         on_device = test.to(device_of(result.net))
         evaluation = evaluate(
             result.net,
@@ -194,6 +198,11 @@ def _fit(
     except UnwritableError as error:
         raise UnwritableError(f"{error}; what was saved before is intact: mend that, then {again}") from error
     return load(folder)
+
+
+def identity_of(settings: Settings, digests: dict[str, str]) -> str:
+    """What a run's checkpoint belongs to: all settings but where things lie, and data.json."""
+    return f"{settings.model_dump_json(exclude={'out', 'device', 'data', 'data_dir', 'test_data'})} {digests[DATA]}"
 
 
 def _line(epoch: Epoch) -> str:

@@ -34,6 +34,7 @@ class Training:
         *,
         class_weights: Tensor | None = None,
         box: Box | None = None,
+        identity: str = "",
     ) -> None:
         self.net, self.train, self.calibration, self.settings = net, train, calibration, settings
         self.device, self.class_weights = next(net.parameters()).device, class_weights
@@ -54,6 +55,7 @@ class Training:
                 window=settings.window,
                 tolerance=settings.tolerance,
             )
+        self.identity = identity  # what else a checkpoint must belong to
         self.history: list[Epoch] = []
         self.stopped: StoppedEpoch | None = None  # of an epoch that was asked to stop
         self._compiled = torch.compile(net) if settings.compile else net

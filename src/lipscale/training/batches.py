@@ -197,6 +197,8 @@ def split_data(data: Any, fraction: float, *, seed: int) -> tuple[Any, Any]:
         raise UserError(
             f"`calibration_fraction` {fraction} of {len(data)} samples leaves one part empty: give more data"
         )
+    if int(labels.min()) < 0:
+        raise UserError(f"expected labels 0, 1, 2, ..., got {int(labels.min())}")
     calibration, train = stratified(labels, count, seed=seed, stream="calibration")
     items: Any = data
     return Subset(items, train.tolist()), Subset(items, calibration.tolist())

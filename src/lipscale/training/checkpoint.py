@@ -38,7 +38,7 @@ def load_training(path: Path, training: Training) -> None:
     """Put a saved state into a training that was built from the same settings."""
     tensors, values = load_tensors(path)
     if values.get("settings") != _digest(training):
-        raise UnusableError(f"{path} is no checkpoint of a run with these settings")
+        raise UnusableError(f"{path} is no checkpoint of a run with these settings, this network and so many samples")
     net: dict[str, Tensor] = {}
     slots: dict[int, dict[str, Tensor]] = {}
     try:
@@ -82,7 +82,7 @@ def load_network(net: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> N
 
 
 def _digest(training: Training) -> str:
-    """What tells the checkpoint of one training from that of another."""
+    """What tells the checkpoint of one training from that of another: settings, network, how many samples."""
     sizes = (training.train.size, training.calibration.size if training.calibration is not None else 0)
-    text = f"{training.settings.model_dump_json(include=set(type(training.settings).model_fields))} {sizes}"
+    text = f"{training.settings.model_dump_json()} {sizes} {training.net!r} {training.identity}"
     return hashlib.sha256(text.encode()).hexdigest()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lipscale import _processes as processes
-from lipscale._random import random_stream
+from lipscale._random import random_stream, seeded
 from lipscale.errors import DivergedError, StoppedError, UserError
 from lipscale.layers import estimate_means
 from lipscale.training.batches import Batches
@@ -63,7 +63,8 @@ def train_epoch(
             continue
         set_share(optimizer, training.plan.share(phase, number, step, len(data), training.epochs_of(1)))
         stream = random_stream(settings.seed, "method", training.epochs_of(1), step + 1)
-        logits = training.forward(training.method.transform(net, inputs, labels, stream))
+        with seeded(settings.seed, "forward", phase, number, step):  # what draws from torch's own generator: dropout
+            logits = training.forward(training.method.transform(net, inputs, labels, stream))
         if step == 0:
             _require_classes(labels, logits.shape[1])
         loss = training.method.loss(logits, labels, weights=training.class_weights)

@@ -53,6 +53,7 @@ def fit(
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
     should_stop: Callable[[], bool] = lambda: False,
     box: Box | None = None,
+    identity: str = "",
     **settings: Any,
 ) -> Fit:
     """Train with LiST, both phases of Algorithm 1.
@@ -63,13 +64,14 @@ def fit(
         calibration: Likewise, for the feedback on L; left out, a tenth of `train`.
         epochs: The budget: the whole training is planned for it.
         offset: Margin offset xi of the loss; larger is more robust, often less accurate.
-        checkpoint: A file to save to after every epoch. Where it exists, training goes on from it: to the same numbers
-            with a Dataset, whose order we draw; a DataLoader that shuffles draws its own.
+        checkpoint: A file to save to after every epoch. Where it exists, training goes on from it: with a Dataset to
+            the same numbers, while a DataLoader that shuffles draws its own.
         progress: Show a progress bar.
         on_epoch: Called after every epoch, once its checkpoint is saved.
         should_stop: Asked after every batch; a yes saves the checkpoint and raises StoppedError.
         box: The range of an input's values, for methods that attack training batches.
-        settings: Anything else in `lipscale.training.TrainingSettings`: batch_size, learning_rate, seed, ...
+        identity: Whatever else a checkpoint must belong to, such as a digest of the data.
+        settings: Anything else in `lipscale.training.TrainingSettings`: batch_size, seed, ...
 
     Returns:
         The network, L*, the history and what else there is to know.
@@ -78,32 +80,40 @@ def fit(
         >>> import torch, lipscale
         >>> data = torch.utils.data.TensorDataset(torch.rand(200, 4), torch.arange(200) % 2)
         >>> net = lipscale.models.mlp(num_classes=2, input_shape=4, width=8)
-        >>> result = lipscale.fit(net, data, epochs=2, progress=False)
-        >>> len(result.history), result.net.training
-        (2, False)
+        >>> lipscale.fit(net, data, epochs=2, progress=False).net.training
+        False
     """
-    training = new_training(net, train, calibration, {**settings, "epochs": epochs, "offset": offset}, box=box)
+    settings |= {"epochs": epochs, "offset": offset}
+    training = new_training(net, train, calibration, settings, box=box, identity=identity)
     path = None if checkpoint is None else Path(checkpoint)
     if path is not None and path.exists():
         load_training(path, training)
-    with TrainingProgress(training.plan, training.settings) if progress else nullcontext() as display:
+    with TrainingProgress(training.plan, training.settings) if progress else nullcontext(_ignore) as display:
 
         def finish(epoch: Epoch) -> None:
             if path is not None:
                 save_training(path, training)
             on_epoch(epoch)
-            if display is not None:
-                display(epoch)
+            display(epoch)
 
         try:
             algorithm_1(training, on_epoch=finish, should_stop=should_stop)
-        except StoppedError:
-            if path is not None:
-                save_training(path, training)
-            raise StoppedError(_where_it_stopped(training, path)) from None
-        except DivergedError as error:
-            raise DivergedError(f"{error}{_what_to_try(training, path)}") from None
+        except (StoppedError, DivergedError) as error:
+            raise _explained(error, training, path) from None
     return _finished(training)
+
+
+def _ignore(epoch: Epoch) -> None:
+    pass
+
+
+def _explained(error: Exception, training: Training, path: Path | None) -> Exception:
+    """A stop saves the state and says where it is, a divergence says what to try."""
+    if isinstance(error, StoppedError):
+        if path is not None:
+            save_training(path, training)
+        return StoppedError(_where_it_stopped(training, path))
+    return DivergedError(f"{error}{_what_to_try(training, path)}")
 
 
 def _where_it_stopped(training: Training, path: Path | None) -> str:
@@ -118,7 +128,13 @@ def _what_to_try(training: Training, path: Path | None) -> str:
 
 
 def new_training(
-    net: nn.Module, train: Any, calibration: Any, settings: dict[str, Any], *, box: Box | None = None
+    net: nn.Module,
+    train: Any,
+    calibration: Any,
+    settings: dict[str, Any],
+    *,
+    box: Box | None = None,
+    identity: str = "",
 ) -> Training:
     """A training at its very beginning, where the network is."""
     chosen = TrainingSettings.checked(settings)
@@ -140,7 +156,7 @@ def new_training(
             kinds = f"{type(train).__name__} and {type(calibration).__name__}"
             raise UserError(f"expected `train` and `calibration` in one form, got {kinds}")
     weights = _class_weights(net, drawn, chosen)
-    return Training(net, drawn, held_out, resolved, class_weights=weights, box=box)
+    return Training(net, drawn, held_out, resolved, class_weights=weights, box=box, identity=identity)
 
 
 def _class_weights(net: nn.Module, train: Batches, settings: TrainingSettings) -> Tensor | None:
