@@ -18,7 +18,7 @@ ROUNDING = 1 - 1e-12  # of the few operations here
 class Certificate:
     """The logits of some inputs, and what no change of them can undo: each row depends on itself and the weights alone.
 
-    |(z_k - z_j)(x) - (z_k - z_j)(x')| <= pairwise[k, j] ||x - x'|| in exact arithmetic. The arithmetic that computes
+    ``|(z_k - z_j)(x) - (z_k - z_j)(x')| <= pairwise[k, j] ||x - x'||`` in exact arithmetic. The arithmetic that computes
     the logits is off by at most `error`, at x and at x', which every radius and every range allows for.
 
     Attributes:
@@ -27,7 +27,7 @@ class Certificate:
             network differ by a sqrt(2) B-Lipschitz function, and behind a linear head by one of its own.
         logits: (N, C) in float64.
         norms: (N,), the l2 norms of the inputs.
-        error: ||fl(f)(x) - f(x)||, as an affine function of ||x||.
+        error: ``||fl(f)(x) - f(x)||``, as an affine function of ||x||.
     """
 
     bound: float
