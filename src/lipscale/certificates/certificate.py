@@ -18,8 +18,8 @@ ROUNDING = 1 - 1e-12  # of the few operations here
 class Certificate:
     """The logits of some inputs, and what no change of them can undo: each row depends on itself and the weights alone.
 
-    ``|(z_k - z_j)(x) - (z_k - z_j)(x')| <= pairwise[k, j] ||x - x'||`` in exact arithmetic. The arithmetic that computes
-    the logits is off by at most `error`, at x and at x', which every radius and every range allows for.
+    ``|(z_k - z_j)(x) - (z_k - z_j)(x')| <= pairwise[k, j] ||x - x'||`` in exact arithmetic. The arithmetic that
+    computes the logits is off by at most `error`, at x and at x', which every radius and every range allows for.
 
     Attributes:
         bound: The proven Lipschitz constant B of the network.
