@@ -59,7 +59,7 @@ def assert_orthogonal_in_evaluation(net, optimizer, inputs):
                 assert (torch.linalg.svdvals(layer.weight) - 1).abs().max() < 1e-5
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("optimizer", DEFAULT_LEARNING_RATE)
 def test_ten_thousand_steps_at_the_default_learning_rate(optimizer):
     assert_orthogonal_in_evaluation(*train(10_000, optimizer=optimizer))

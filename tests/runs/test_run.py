@@ -281,7 +281,7 @@ def start_training(folder: Path, *flags) -> subprocess.Popen:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lines", [1, 4, 7])
+@pytest.mark.parametrize("lines", [7, pytest.param(1, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.long)])
 def test_a_killed_run_resumes_to_the_same_numbers(tmp_path, lines):
     """SIGKILL in Phase I, at its end and in Phase II; then the same metrics, history and weights to the bit."""
     flags = ("--epochs", "5", "--phase2-epochs", "5")
