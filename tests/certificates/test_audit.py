@@ -13,6 +13,7 @@ from lipscale.bounds.walk import RULES
 from lipscale.certificates import audit, prove
 from lipscale.certificates.slopes import climb, steepest_direction
 from lipscale.data import load_dataset
+from lipscale.errors import UserError
 from lipscale.layers import ConvexResidual, OrthoLinear, Scale
 
 
@@ -112,3 +113,11 @@ def test_rounding_raises_no_false_alarm(offset):
     nn.init.normal_(net[1].blend)
     inputs = offset + torch.randn(40, 10)
     assert audit(net, inputs, pairs=500, steps=10).violations == 0
+
+
+def test_a_proof_of_another_network_is_refused(images):
+    proof = prove(models.mlp(10, (1, 8, 8), 32).eval(), images.shape[1:])
+    other = models.mlp(10, (1, 8, 8), 32).eval()
+    set_lipschitz(other, 100.0)
+    with pytest.raises(UserError, match="another network"):
+        audit(other, images, proof=proof, pairs=10, steps=2)

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lipscale.attacks.ball import distances
 from lipscale.certificates.certificate import Certificate
 from lipscale.certificates.proof import Proof
+from lipscale.errors import UserError
 
 BATCH = 250
 PointsFor = Callable[[Tensor, int], Mapping[str, Tensor]]  # (rows, number of the batch) -> points, by attack
@@ -31,6 +32,13 @@ class Held:
     def broken(self) -> Tensor:
         """(B,): the certificate does not hold for these samples."""
         return self.left_class | self.left_range
+
+
+def require_proof_of(net: nn.Module, proof: Proof, inputs: Tensor) -> None:
+    """Refuse a proof of another network, or of weights that have changed since: it would be tried in vain."""
+    own, proven = net(inputs[:2]).double(), proof(inputs[:2]).logits
+    if own.shape != proven.shape or not torch.allclose(own, proven, rtol=1e-3, atol=1e-3 * float(own.abs().max())):
+        raise UserError("the proof is of another network, or its weights have changed since: prove it anew")
 
 
 def attack_batches(

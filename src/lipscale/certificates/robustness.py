@@ -11,7 +11,7 @@ from lipscale.attacks import calibration_attack
 from lipscale.attacks.ball import Box
 from lipscale.certificates.accuracy import epsilon_names
 from lipscale.certificates.attacked import Attack, AttackName, Cache, Kept, Trial, broken_at, cache_name, digest
-from lipscale.certificates.held import BATCH, Progress, attack_batches, changed_within
+from lipscale.certificates.held import BATCH, Progress, attack_batches, changed_within, require_proof_of
 from lipscale.certificates.proof import Proof, prove
 from lipscale.data import Samples, as_input
 from lipscale.errors import UnsoundError, UserError
@@ -113,6 +113,7 @@ def measure_robustness(
     inputs, labels = as_input(samples.inputs), samples.labels.long()
     with evaluation_mode(net):
         proof = proof or prove(net, inputs.shape[1:])
+        require_proof_of(net, proof, inputs)
         certificate, weights, rows = proof(inputs), digest(net, inputs, labels), {}
         radii = certificate.radius(labels)
         for name, eps in zip(epsilon_names(epsilons), epsilons, strict=True):
