@@ -224,3 +224,24 @@ def test_the_example_of_an_own_loop_ends_calibrated_and_certified():
     certified = ast.literal_eval(done.stdout.split("certified accuracy ")[1])
     assert certified["0"] > 0.8
     assert certified["0"] > certified["0.1412"] > 0.3
+
+
+def test_names_from_files_are_shown_as_text(capsys):
+    from lipscale.cli.show import print_predictions
+    from lipscale.runs.predict import Prediction
+
+    print_predictions([Prediction("[red]a[/red]", "[/b] \x1b[31mdog", 0.5, 0.1, "pixels")], ["[bold]cat"])
+    shown = capsys.readouterr().out
+    assert "[red]a[/red]" in shown
+    assert "[/b]" in shown
+    assert "[bold]cat" in shown
+    assert "\x1b[31m" not in shown
+
+
+def test_a_folder_whose_name_is_no_text_is_refused_before_the_training(tmp_path):
+    script = Path(sys.executable).with_name("lipscale")
+    name = bytes(tmp_path) + b"/run-\xff"
+    done = subprocess.run([script, "train", *QUICK, "--out", name], capture_output=True)
+    assert done.returncode == 2
+    assert b"UTF-8" in done.stderr
+    assert not list(tmp_path.iterdir())

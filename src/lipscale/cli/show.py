@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lipscale.certificates.robustness import Robustness
-from lipscale.cli.wording import as_commands
+from lipscale.cli.wording import as_commands, printable
 from lipscale.report.tables import cells
 from lipscale.report.verdict import ATTACK_NAMES, verdict
 from lipscale.runs.evaluation import Metrics
@@ -53,10 +53,10 @@ def print_predictions(answers: list[Prediction], truth: list[str], *, certified:
     shown = {"certified radius": certified, "certified range": ranges, "truth": truth}
     table = _table("input", "class", "probability", *(name for name, wanted in shown.items() if wanted))
     for i, answer in enumerate(answers):
-        row = [answer.source, answer.label, f"{answer.probability:.4f}"]
+        row = [printable(answer.source), printable(answer.label), f"{answer.probability:.4f}"]
         row += [f"{answer.radius:.4f}"] if certified else []
         row += [f"{answer.lowest:.4f} to {answer.highest:.4f}"] if ranges else []
-        table.add_row(*row, *truth[i : i + 1])
+        table.add_row(*row, *map(printable, truth[i : i + 1]))
     Console().print(table)
     radii = f"Radii are l2 distances in {answers[0].unit}."
     Console().print(radii if certified else "The network is unconstrained and carries no certificate.")

@@ -1,6 +1,8 @@
-"""A library's words in those of the command line."""
+"""A library's words in those of the command line, and names from files as a terminal may show them."""
 
 import re
+
+from rich.markup import escape
 
 from lipscale.settings import Settings
 
@@ -12,3 +14,8 @@ def as_commands(message: str) -> str:
     return re.sub(
         r"`(\w+)`", lambda m: f"--{m[1].replace('_', '-')}" if m[1] in Settings.model_fields else m[0], message
     )
+
+
+def printable(name: str) -> str:
+    """A name from a file: markup stays text, and control codes do not reach the terminal."""
+    return escape("".join(c if c.isprintable() else " " for c in name))

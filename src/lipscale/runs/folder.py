@@ -25,6 +25,8 @@ METRICS, VERSIONS, ROBUSTNESS, ATTACKS = "metrics.json", "versions.json", "robus
 def new_folder(settings: Settings) -> Path:
     """The folder that the settings name, or the next free one below runs/."""
     if settings.out is not None:
+        if not _is_text(settings.out):
+            raise UserError("the name of `out` is no UTF-8 text: choose another, settings and reports have to hold it")
         try:
             settings.out.mkdir(parents=True, exist_ok=True)
         except FileExistsError:
@@ -44,6 +46,14 @@ def new_folder(settings: Settings) -> Path:
         except OSError as error:
             raise UserError(f"cannot create the run folder {folder}: {error.strerror}") from error
     raise UserError("runs/ is full; choose an `out`")
+
+
+def _is_text(path: Path) -> bool:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def require_empty(folder: Path) -> None:
