@@ -113,7 +113,7 @@ def test_under_confidence_reaches_the_boundary_of_a_linear_network():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batch_size", [5, 250])
+@pytest.mark.parametrize("batch_size", [pytest.param(5, marks=pytest.mark.long), 250])
 def test_autoattack_equals_pyautoattack_run_directly(digits_net, digits, batch_size):
     x, y = digits.test.inputs[:12], digits.test.labels[:12]
     state = torch.random.get_rng_state()
@@ -130,7 +130,7 @@ class Killed(Exception):
     pass
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_autoattack_goes_on_from_its_cache_to_the_same_points(digits_net, digits, tmp_path):
     x, y = digits.test.inputs[:20], digits.test.labels[:20]
     expected = autoattack(digits_net, x, y, epsilon=0.6, batch_size=10)

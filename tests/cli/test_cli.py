@@ -213,7 +213,7 @@ def test_mistakes_are_one_line_and_exit_code_two(bad, arguments, message):
     assert (bad / "exists" / "file").read_text() == "mine"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_example_of_an_own_loop_ends_calibrated_and_certified():
     real_folder("fashion-mnist")
     example = Path(__file__).parents[2] / "examples" / "own_loop.py"

@@ -27,7 +27,7 @@ def test_the_embedded_default(tmp_path):
     assert metrics["certified_accuracy"]["0.25"] >= 0.50
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_fashion_mnist_at_5000_images(tmp_path):
     folder = real_folder("fashion-mnist")
     flags = ("--data", "fashion-mnist", "--data-dir", folder, "--limit", "5000", "--model", "mlp")
