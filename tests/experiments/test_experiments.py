@@ -216,7 +216,7 @@ class TestSweep:
         assert len(str(caught.value).splitlines()) == 1
 
     def test_a_grid_that_is_not_there(self, tmp_path):
-        with pytest.raises(UserError, match="cannot read the grid"):
+        with pytest.raises(UserError, match="none.yaml does not exist"):
             read_grid(tmp_path / "none.yaml")
 
 
