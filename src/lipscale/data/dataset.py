@@ -45,11 +45,6 @@ class Samples:
         """The samples on a device; bytes stay bytes until a batch is drawn."""
         return replace(self, inputs=self.inputs.to(device), labels=self.labels.to(device))
 
-    def largest(self, count: int) -> Tensor:
-        """The network inputs of the largest l2 norm, without holding all of them at once."""
-        norms = torch.cat([as_input(chunk).flatten(1).norm(dim=1) for chunk in self.inputs.split(4096)])
-        return as_input(self.inputs[norms.topk(min(count, len(norms))).indices])
-
     def digest(self) -> str:
         """A fingerprint of every input and label."""
         found = hashlib.sha256(repr((tuple(self.inputs.shape), str(self.inputs.dtype))).encode())
