@@ -44,6 +44,11 @@ def offset_cross_entropy(
     return F.cross_entropy(logits, labels, weight=weights)
 
 
+def offset_of(radius: float, lipschitz: float) -> float:
+    """The offset that is worth a certified radius: xi = sqrt(2) eps L, since R_cert = M / (sqrt(2) L)."""
+    return math.sqrt(2) * radius * lipschitz
+
+
 def smoothed_cross_entropy(
     logits: Tensor, labels: Tensor, *, smoothing: float, weights: Tensor | None = None
 ) -> Tensor:

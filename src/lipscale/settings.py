@@ -118,6 +118,12 @@ class TrainingSettings(StageSettings):
     offset: float = Field(
         0.0, ge=0, allow_inf_nan=False, description="Margin offset xi of the loss; larger is more robust."
     )
+    margin: float = Field(
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="The offset as a radius that training asks for, xi = sqrt(2) `margin` L; on top of `offset`.",
+    )
     smoothing: float = Field(0.05, ge=0, lt=1, description="Of label-smoothing: the share given to all classes.")
     focal_gamma: float = Field(3.0, ge=0, allow_inf_nan=False, description="The exponent gamma of method focal.")
     attack_epsilon: Positive = Field(0.5, description="The l2 radius within which pgd-at and caat attack a batch.")
@@ -151,35 +157,46 @@ class TrainingSettings(StageSettings):
     window: int = Field(30, ge=2, description="The paper's stop: L's relative range over this many epochs ...")
     tolerance: Positive = Field(0.001, description="... is below this tolerance.")
     batch_size: int | None = Field(None, ge=1, description="Samples a step; default 128, or all where there are fewer.")
-    optimizer: Literal["planned", "schedulefree"] = Field(
-        "planned",
-        description="planned: AdamW that ends with the budget; schedulefree: the paper's, until L has settled.",
+    optimizer: Literal["auto", "muon", "adamw", "schedulefree"] = Field(
+        "auto",
+        description="muon and adamw end with the budget (auto: muon for convolutional networks, else adamw); "
+        "schedulefree is the paper's, until L has settled.",
     )
     learning_rate: float | None = Field(
         None,
         gt=0,
         le=100,
-        description="Default 0.2 of a weight's size a step (planned) or 0.001 (schedulefree); of the baselines "
-        "0.002 or 0.001.",
+        description="Default 0.05 sqrt(batch_size / 1024) of a weight's size a step (muon), 0.2 of it (adamw) or 0.001 "
+        "(schedulefree); of the baselines 0.002 (adamw).",
     )
     weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False, description="Weight decay of AdamW.")
     warmup_steps: int | None = Field(
         None, ge=0, description="Steps over which the learning rate rises; default 5 % of the plan, or none."
     )
     centering_batches: int = Field(50, ge=1, description="Training batches that re-estimate the centering means.")
-    precision: Literal["float32", "bfloat16"] = Field(
-        "float32", description="Of the forward pass in training; weights and certificates are never reduced."
+    precision: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto",
+        description="Of the forward pass in training; weights and certificates are never reduced. auto takes bfloat16 "
+        "for convolutional networks where the processor has it.",
     )
     compile: bool = Field(False, description="Compile the training network with torch.compile; pays on GPUs.")
     seed: int = Field(0, ge=0, description="Fixes everything that is random.")
 
-    @field_validator("lipschitz", "offset")
+    @field_validator("lipschitz", "offset", "margin")
     @classmethod
     def _needs_a_constraint(cls, value: float, about: ValidationInfo) -> float:
         """A constant and a margin in its units mean nothing to a network that no constant holds."""
         method = about.data.get("method", "list")
         if method not in CONSTRAINED and value != cls.model_fields[about.field_name or ""].default:
             raise ValueError(f"method {method} trains an unconstrained network: leave it out, or use list or fixed")
+        return value
+
+    @field_validator("optimizer")
+    @classmethod
+    def _orthogonal_only(cls, value: str, about: ValidationInfo) -> str:
+        method = about.data.get("method", "list")
+        if value == "muon" and method not in CONSTRAINED:
+            raise ValueError(f"muon is made for orthogonal layers, and method {method} has none: use adamw")
         return value
 
     @field_validator("phase1_only")

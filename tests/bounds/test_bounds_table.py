@@ -40,7 +40,14 @@ BOUNDED = {
         for kind in (
             *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh, nn.Hardtanh),
             *(nn.Softsign, nn.Softshrink, nn.LogSigmoid, nn.Identity, nn.Dropout, nn.AlphaDropout, nn.Flatten),
-            *(layers.GroupSort2, torchlip.MaxMin, torchlip.GroupSort, torchlip.GroupSort2, torchlip.FullSort),
+            *(
+                layers.GroupSort2,
+                layers.HalfAbs,
+                torchlip.MaxMin,
+                torchlip.GroupSort,
+                torchlip.GroupSort2,
+                torchlip.FullSort,
+            ),
             *(orthogonium.Abs, orthogonium.MaxMin),
         )
         for shape in (ROW, IMAGE)
@@ -57,6 +64,8 @@ BOUNDED = {
     "torchlip MaxMin(dim=2)": (lambda: torchlip.MaxMin(2), IMAGE),
     "torchlip MaxMin(dim=-1)": (lambda: torchlip.MaxMin(-1), IMAGE),
     "orthogonium MaxMin(-1)": (lambda: orthogonium.MaxMin(-1), IMAGE),
+    "Patches(2)": (lambda: layers.Patches(2), IMAGE),
+    "MirrorAverage": (lambda: layers.MirrorAverage(nn.Conv2d(4, 2, 3)), IMAGE),
     # linear maps
     "Linear": (lambda: nn.Linear(8, 5), ROW),
     "Linear along a line": (lambda: nn.Linear(8, 5), LINE),

@@ -10,7 +10,7 @@ from torch import nn
 from lipscale import UserError, certify, estimate_means, export_plain, models, set_lipschitz
 from lipscale.certificates import prove
 from lipscale.certificates.forward_error import Affine, forward_error, gamma
-from lipscale.layers import OrthoLinear, Shift, Standardise
+from lipscale.layers import OrthoLinear, Shift, Standardise, mirrored
 
 
 def built(name: str, constant: float, seed: int = 0) -> tuple[nn.Module, tuple[int, ...]]:
@@ -21,6 +21,7 @@ def built(name: str, constant: float, seed: int = 0) -> tuple[nn.Module, tuple[i
         "mlp": (lambda: models.mlp(10, (1, 8, 8), 64, mean=[0.3]), (1, 8, 8)),
         "narrow mlp": (lambda: models.mlp(2, 64, 8), (64,)),
         "convnet": (lambda: models.convnet(10, 1, 4, mean=[0.3]), (1, 12, 12)),
+        "patchnet": (lambda: mirrored(models.patchnet(10, 1, 4, image_size=16, depth=1)), (1, 16, 16)),
         "resnet18": (lambda: models.resnet18(10, 3, 4, mean=[0.5] * 3), (3, 16, 16)),
     }
     make, shape = nets[name]
@@ -33,7 +34,7 @@ def built(name: str, constant: float, seed: int = 0) -> tuple[nn.Module, tuple[i
     return net, shape
 
 
-NETS = ["linear", "mlp", "narrow mlp", "convnet", "resnet18"]
+NETS = ["linear", "mlp", "narrow mlp", "convnet", "patchnet", "resnet18"]
 
 
 @pytest.mark.parametrize("name", NETS)

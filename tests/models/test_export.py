@@ -9,11 +9,13 @@ from torch.nn.utils import parametrize
 from conftest import centred
 from lipscale import export_plain, get_lipschitz, lipschitz_bound, models, set_lipschitz
 from lipscale.errors import UserError
-from lipscale.layers import BatchCentering, OrthoLinear, ScaledLayer
+from lipscale.layers import BatchCentering, OrthoLinear, ScaledLayer, mirrored
 
 NETWORKS = {
     "mlp": (lambda: models.mlp(5, (1, 8, 8), 16, mean=[0.3]), (1, 8, 8)),
     "convnet": (lambda: models.convnet(5, 1, 4, mean=[0.3]), (1, 9, 9)),
+    "patchnet": (lambda: models.patchnet(5, 3, 4, image_size=16, depth=1, mean=[0.3] * 3), (3, 16, 16)),
+    "mirrored": (lambda: mirrored(models.patchnet(5, 1, 4, image_size=16)), (1, 16, 16)),
     "resnet18": (lambda: models.resnet18(5, 3, 4, mean=[0.3] * 3), (3, 16, 16)),
 }
 

@@ -8,7 +8,7 @@ from conftest import centred
 from lipscale import models
 from lipscale.bounds.constant import scaled_depth
 from lipscale.errors import UserError
-from lipscale.layers import BatchCentering, ConvexResidual, GroupSort2, OrthoConv2d, OrthoLinear
+from lipscale.layers import BatchCentering, ConvexResidual, GroupSort2, HalfAbs, OrthoConv2d, OrthoLinear
 
 
 @pytest.mark.parametrize(("size", "channels"), [(32, 3), (64, 1)])
@@ -54,6 +54,25 @@ def test_any_image_size_works(size):
     x = torch.rand(2, 1, size, size)
     assert centred(models.convnet(3, 1, 4), x)(x).shape == (2, 3)
     assert centred(models.resnet18(3, 1, 4), x)(x).shape == (2, 3)
+    assert models.patchnet(3, 1, 4, image_size=size)(x).shape == (2, 3)
+
+
+def test_patchnet_merges_patches_to_a_grid_of_two_and_takes_images_that_are_not_square():
+    net = models.patchnet(7, 3, 8, image_size=(32, 64), depth=1)
+    x = torch.rand(2, 3, 32, 64)
+    shapes = {}
+    for name, module in net.named_children():
+        x = module(x)
+        shapes[name] = tuple(x.shape[1:])
+    assert shapes["stem"] == (8, 16, 32)
+    assert shapes["merge1"] == (16, 8, 16)
+    assert shapes["merge3"] == (64, 2, 4)
+    assert shapes["dense"] == (64,)
+    assert shapes["head"] == (7,)
+    assert scaled_depth(net) == 9  # stem, three merges with a block each, dense, head
+    assert models.patchnet(image_size=96).stem[0].size == 6  # a grid of 16 x 16 whatever the image
+    with pytest.raises(UserError, match="side 3"):
+        models.patchnet(image_size=3)
 
 
 @pytest.mark.parametrize(
@@ -61,6 +80,7 @@ def test_any_image_size_works(size):
     [
         lambda parts: models.resnet18(5, 3, 8, parts=parts),
         lambda parts: models.convnet(5, 3, 8, parts=parts),
+        lambda parts: models.patchnet(5, 3, 8, image_size=16, depth=1, parts=parts),
         lambda parts: models.mlp(5, (3, 16, 16), 8, parts=parts),
     ],
 )
@@ -76,17 +96,17 @@ def test_twins_have_the_same_topology_in_plain_parts(make):
         ]
 
     plain = [m for m in twin.modules() if not list(m.children())]
-    assert not any(isinstance(m, (OrthoConv2d, OrthoLinear, BatchCentering, GroupSort2)) for m in plain)
+    assert not any(isinstance(m, (OrthoConv2d, OrthoLinear, BatchCentering, GroupSort2, HalfAbs)) for m in plain)
     assert all(m.padding_mode == "zeros" for m in plain if isinstance(m, nn.Conv2d))
     assert shapes(constrained, (OrthoConv2d, OrthoLinear)) == shapes(twin, (nn.Conv2d, nn.Linear))
     count = lambda net, kind: sum(isinstance(m, kind) for m in net.modules())  # noqa: E731
     assert count(constrained, BatchCentering) == count(twin, nn.BatchNorm2d)
-    assert count(constrained, GroupSort2) == count(twin, nn.ReLU)
+    assert count(constrained, (GroupSort2, HalfAbs)) == count(twin, nn.ReLU)
     assert constrained(x).shape == twin(x).shape == (2, 5)
 
 
 def test_odd_widths_and_missing_layers_are_named():
-    for make in (models.resnet18, models.convnet, models.mlp):
+    for make in (models.resnet18, models.convnet, models.patchnet, models.mlp):
         with pytest.raises(UserError, match="even width, got 7"):
             make(width=7)
     with pytest.raises(UserError, match="at least one hidden layer"):

@@ -11,15 +11,18 @@ from lipscale.layers import (
     AtScale,
     ConvexResidual,
     GroupSort2,
+    HalfAbs,
     L2NormPool2d,
+    MirrorAverage,
     PadToMultiple,
+    Patches,
     ScaledLayer,
     Standardise,
 )
 
 # f(c x) = c f(x) for c > 0, or at the input, where no scale has acted yet: a scale passes through unchanged
 HOMOGENEOUS = {
-    *(GroupSort2, L2NormPool2d, PadToMultiple, Standardise),
+    *(GroupSort2, HalfAbs, L2NormPool2d, PadToMultiple, Patches, Standardise),
     *(nn.Identity, nn.Flatten, nn.PixelUnshuffle, nn.PixelShuffle, nn.Dropout, nn.Dropout2d),
     *(nn.ReLU, nn.LeakyReLU, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d),
 }
@@ -136,6 +139,8 @@ def _chain(module: nn.Module) -> Sequence[nn.Module]:
     """The modules that run one after the other inside this one."""
     if isinstance(module, nn.Sequential) and is_plain_sequence(module):
         return list(module)
+    if isinstance(module, MirrorAverage):
+        return [module.net]
     if isinstance(module, AtScale):
         return []  # its bias or mean is scaled along
     hidden = [name for name, m in module.named_modules() if m is not module and isinstance(m, AtScale)]

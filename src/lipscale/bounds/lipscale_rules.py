@@ -12,10 +12,13 @@ from lipscale.layers import (
     Concatenate,
     ConvexResidual,
     GroupSort2,
+    HalfAbs,
     L2NormPool2d,
+    MirrorAverage,
     OrthoConv2d,
     OrthoLinear,
     PadToMultiple,
+    Patches,
     Scale,
     Shift,
     Standardise,
@@ -47,11 +50,12 @@ register_rule(nn.Sequential, sequence_bound)
 register_rule(ConvexResidual, residual_bound)
 register_rule(Sum, lambda block, bound: bound(block.branch) + bound(block.skip))
 register_rule(Concatenate, lambda block, bound: math.hypot(*(bound(branch) for branch in block)))
+register_rule(MirrorAverage, on_images(lambda block, bound: bound(block.net)))
 register_rule(OrthoConv2d, on_images(conv_bound))
 register_rule(OrthoLinear, lambda layer, bound: matrix_norm(layer.weight))
 register_rule(Standardise, lambda layer, bound: 1 / float(layer.std.double().abs().min()))
 register_rule(Scale, lambda layer, bound: abs(float(layer.factor)))
-for kind in (BatchCentering, GroupSort2, Shift):
+for kind in (BatchCentering, GroupSort2, HalfAbs, Shift):
     register_rule(kind, lambda layer, bound: 1.0)
-for image_kind in (L2NormPool2d, PadToMultiple):
+for image_kind in (L2NormPool2d, PadToMultiple, Patches):
     register_rule(image_kind, on_images(lambda layer, bound: 1.0))

@@ -29,10 +29,13 @@ from lipscale.layers import (
     Concatenate,
     ConvexResidual,
     GroupSort2,
+    HalfAbs,
     L2NormPool2d,
+    MirrorAverage,
     OrthoConv2d,
     OrthoLinear,
     PadToMultiple,
+    Patches,
     Scale,
     Shift,
     Standardise,
@@ -118,6 +121,9 @@ def _through(module: nn.Module, values: Values, walk: Walk, unit: float) -> Valu
     kind: Any = type_before_parametrizations(module)
     if kind in (ConvexResidual, Sum):
         return _joined(cast(Any, module), values, walk, unit)
+    if kind is MirrorAverage:  # of a sum and half of it
+        inner = _through(cast(MirrorAverage, module).net, values, walk, unit)
+        return Values(inner.norm, inner.error + inner.computed * (4 * unit))
     if kind is Concatenate:
         parts = [_through(branch, values, walk, unit) for branch in cast(Concatenate, module)]
         return Values(*(_total([getattr(part, name) for part in parts]) for name in ("norm", "error")))
@@ -272,8 +278,9 @@ RULES: dict[type[nn.Module], Callable[[Any, Walk, float], Layer]] = {
     L2NormPool2d: _norm_pool,
     **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d), _batch_norm),
     **dict.fromkeys((nn.AvgPool2d, nn.AdaptiveAvgPool2d), _average),
-    **dict.fromkeys((GroupSort2, PadToMultiple, nn.Identity, nn.Flatten, nn.Unflatten, nn.PixelUnshuffle), _exact),
-    **dict.fromkeys((nn.PixelShuffle, nn.ChannelShuffle, nn.ReLU, nn.MaxPool2d, nn.ZeroPad2d, nn.Dropout), _exact),
+    **dict.fromkeys((GroupSort2, HalfAbs, PadToMultiple, Patches, nn.Identity, nn.Flatten, nn.Unflatten), _exact),
+    **dict.fromkeys((nn.PixelUnshuffle, nn.PixelShuffle, nn.ChannelShuffle, nn.ReLU, nn.MaxPool2d), _exact),
+    **dict.fromkeys((nn.ZeroPad2d, nn.Dropout), _exact),
     **dict.fromkeys((nn.CircularPad2d, nn.ReflectionPad2d, nn.ReplicationPad2d), _exact),
     **dict.fromkeys((Scale, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh), _function),
 }

@@ -1,12 +1,14 @@
 """1-Lipschitz parts with a scale, one idea a file."""
 
-from lipscale.layers.activation import GroupSort2
+from lipscale.layers.activation import GroupSort2, HalfAbs
 from lipscale.layers.affine import PadToMultiple, Scale, Shift, Standardise
 from lipscale.layers.centering import BatchCentering, batch_means, estimate_means
 from lipscale.layers.conv import OrthoConv2d
 from lipscale.layers.evaluation import evaluation_mode
 from lipscale.layers.linear import OrthoLinear
+from lipscale.layers.mirror import MirrorAverage, mirrored
 from lipscale.layers.orthogonal import polar_factor
+from lipscale.layers.patches import Patches
 from lipscale.layers.pooling import L2NormPool2d
 from lipscale.layers.residual import Concatenate, ConvexResidual, Sum
 from lipscale.layers.scale import AtScale, ScaledLayer
@@ -17,10 +19,13 @@ __all__ = [
     "Concatenate",
     "ConvexResidual",
     "GroupSort2",
+    "HalfAbs",
     "L2NormPool2d",
+    "MirrorAverage",
     "OrthoConv2d",
     "OrthoLinear",
     "PadToMultiple",
+    "Patches",
     "Scale",
     "ScaledLayer",
     "Shift",
@@ -29,5 +34,6 @@ __all__ = [
     "batch_means",
     "estimate_means",
     "evaluation_mode",
+    "mirrored",
     "polar_factor",
 ]

@@ -4,6 +4,7 @@ from lipscale.models.build import DEFAULT_WIDTH, build, suitable_model
 from lipscale.models.convnet import convnet
 from lipscale.models.mlp import mlp
 from lipscale.models.parts import LIPSCHITZ, UNCONSTRAINED, Parts, parts_of, reference_parts
+from lipscale.models.patchnet import patchnet
 from lipscale.models.resnet import resnet18
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "convnet",
     "mlp",
     "parts_of",
+    "patchnet",
     "reference_parts",
     "resnet18",
     "suitable_model",

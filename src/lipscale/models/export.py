@@ -13,6 +13,7 @@ from lipscale.layers import (
     BatchCentering,
     Concatenate,
     ConvexResidual,
+    MirrorAverage,
     OrthoConv2d,
     OrthoLinear,
     ScaledLayer,
@@ -65,7 +66,7 @@ def plain_copy(module: nn.Module) -> nn.Module:
         return Shift((module.scale * (module.bias - module.known_mean())).detach().clone())
     if isinstance(module, nn.Sequential) and is_plain_sequence(module):
         return _sequence(module)
-    if kind in (ConvexResidual, Sum, Concatenate):
+    if kind in (ConvexResidual, Sum, Concatenate, MirrorAverage):
         twin = copy.copy(module)
         twin._modules = {name: plain_copy(child) for name, child in module._modules.items() if child is not None}
         twin._parameters = {k: nn.Parameter(p.detach().clone()) for k, p in module._parameters.items() if p is not None}

@@ -8,7 +8,16 @@ from typing import Literal
 from torch import nn
 
 from lipscale.errors import UserError
-from lipscale.layers import BatchCentering, ConvexResidual, GroupSort2, L2NormPool2d, OrthoConv2d, OrthoLinear, Sum
+from lipscale.layers import (
+    BatchCentering,
+    ConvexResidual,
+    GroupSort2,
+    HalfAbs,
+    L2NormPool2d,
+    OrthoConv2d,
+    OrthoLinear,
+    Sum,
+)
 
 
 @dataclass(frozen=True)
@@ -19,6 +28,7 @@ class Parts:
     linear: Callable[..., nn.Module]
     norm: Callable[[int], nn.Module]
     activation: Callable[[], nn.Module]
+    fold: Callable[[], nn.Module]  # the activation's cheaper relative
     pool: Callable[[], nn.Module]
     residual: Callable[..., nn.Module]
 
@@ -53,12 +63,13 @@ def _plain_conv(
     return nn.Conv2d(inputs, outputs, kernel_size, stride, padding, bias=bias, padding_mode=padding_mode)
 
 
-LIPSCHITZ = Parts(OrthoConv2d, OrthoLinear, BatchCentering, GroupSort2, L2NormPool2d, ConvexResidual)
+LIPSCHITZ = Parts(OrthoConv2d, OrthoLinear, BatchCentering, GroupSort2, HalfAbs, L2NormPool2d, ConvexResidual)
 UNCONSTRAINED = Parts(
     conv=_plain_conv,
     linear=nn.Linear,
     norm=nn.BatchNorm2d,
     activation=nn.ReLU,
+    fold=nn.ReLU,
     pool=lambda: nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()),
     residual=Sum,
 )

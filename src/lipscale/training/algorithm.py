@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from lipscale.attacks.ball import Box
 from lipscale.bounds import get_lipschitz, set_lipschitz
 from lipscale.calibration import LipschitzScheduler
+from lipscale.losses import offset_cross_entropy, offset_of
 from lipscale.settings import TrainingSettings
 from lipscale.training.batches import Batches
 from lipscale.training.epoch import Epoch, StoppedEpoch, train_epoch
@@ -68,6 +69,13 @@ class Training:
         with torch.autocast(inputs.device.type, torch.bfloat16, enabled=reduced):
             logits: Tensor = self._compiled(inputs)
         return logits.float() if reduced else logits
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The method's loss. A margin is a radius, and so an offset that moves with L."""
+        if not self.settings.margin:
+            return self.method.loss(logits, labels, weights=self.class_weights)
+        offset = self.settings.offset + offset_of(self.settings.margin, get_lipschitz(self.net))
+        return offset_cross_entropy(logits, labels, offset=offset, weights=self.class_weights)
 
     def epochs_of(self, phase: int) -> int:
         """How many epochs of a phase are done."""

@@ -67,7 +67,7 @@ def train_epoch(
             logits = training.forward(training.method.transform(net, inputs, labels, stream))
         if step == 0:
             _require_classes(labels, logits.shape[1])
-        loss = training.method.loss(logits, labels, weights=training.class_weights)
+        loss = training.loss(logits, labels)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         processes.average_gradients(net.parameters())

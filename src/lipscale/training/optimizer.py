@@ -1,20 +1,28 @@
-"""The optimizers: AdamW on a plan for a given number of epochs, and the paper's AdamW-ScheduleFree."""
+"""The optimizers: Muon and AdamW on a plan for a given number of epochs, and the paper's AdamW-ScheduleFree."""
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 from schedulefree import AdamWScheduleFree
-from torch import nn
+from torch import Tensor, nn
 
 from lipscale.settings import TrainingSettings
 
-# relative to the size of a weight for the plan, absolute for ScheduleFree
-DEFAULT_LEARNING_RATE = {"planned": 0.2, "schedulefree": 1e-3}
+# relative to the size of a weight for Muon (in batches of 1,024) and AdamW, absolute for ScheduleFree
+DEFAULT_LEARNING_RATE = {"muon": 0.05, "adamw": 0.2, "schedulefree": 1e-3}
 # of an unconstrained network, absolute for both
-UNCONSTRAINED_LEARNING_RATE = {"planned": 2e-3, "schedulefree": 1e-3}
+UNCONSTRAINED_LEARNING_RATE = {"adamw": 2e-3, "schedulefree": 1e-3}
 # biases start at zero and have no size to be relative to
 BIAS_SIZE = 0.1
+BIAS_RATE = 0.2  # of AdamW beside Muon
+DEFAULT_BATCH_SIZE, MUON_BATCH = 128, 1024
+
+MOMENTUM = 0.9
+# Odd polynomials a x + b x^3 + c x^5 that, one after the other, bring singular values from (0, 1] near 1: Jordan's
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+NEWTON_SCHULZ_STEPS = 3  # two more make the factor more exact and the training no better
 
 
 class PlannedAdamW(torch.optim.AdamW):
@@ -50,29 +58,88 @@ class PlannedAdamW(torch.optim.AdamW):
         """Nothing to do, likewise."""
 
 
+class PlannedMuon(PlannedAdamW):
+    """Muon (Jordan et al., 2024): all directions of a matrix learn at one pace, however small their gradients.
+
+        m <- mu m + (1 - mu) g,    p <- p - rate polar(mu m + (1 - mu) g),    polar(U S V^T) = U V^T
+
+    An orthogonal layer sees only the direction of its raw matrix, so the rate is relative to the spectral norm that the
+    matrix has at the start. Biases, which are no matrices, are left to AdamW.
+    torch.optim.Muon takes single matrices, no stacks of frames, and its steps are not relative.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], *, learning_rate: float, weight_decay: float) -> None:
+        super().__init__(parameters, learning_rate=BIAS_RATE, weight_decay=weight_decay)
+        for group in self.param_groups:
+            (p,) = group["params"]
+            group["is_matrix"] = p.ndim > 1
+            if p.ndim > 1:
+                group["rate"] = learning_rate * float(torch.linalg.matrix_norm(p.detach(), 2).max())
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """One step for every parameter that has a gradient."""
+        groups = self.param_groups
+        self.param_groups = [group for group in groups if not group["is_matrix"]]
+        super().step()
+        self.param_groups = groups
+        for group in groups:
+            (p,) = group["params"]
+            if not group["is_matrix"] or p.grad is None:
+                continue
+            momentum = self.state[p].setdefault("momentum", torch.zeros_like(p))
+            momentum.lerp_(p.grad, 1 - MOMENTUM)
+            direction = p.grad.lerp(momentum, MOMENTUM)  # Nesterov's
+            p.mul_(1 - group["lr"] * group["weight_decay"])
+            p.add_(_polar(direction), alpha=-group["lr"])
+
+
+def _polar(gradient: Tensor) -> Tensor:
+    """About the polar factor of a matrix, or of each in a stack, in bfloat16."""
+    x = gradient.bfloat16()
+    if x.shape[-2] > x.shape[-1]:
+        return _polar(gradient.mT).mT
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp_min(1e-30)
+    a, b, c = NEWTON_SCHULZ
+    for _ in range(NEWTON_SCHULZ_STEPS):
+        gram = x @ x.mT
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x.to(gradient.dtype)
+
+
 def set_share(optimizer: Any, share: float) -> None:
     """Step with this share of the learning rate from now on; ScheduleFree needs no plan."""
-    if isinstance(optimizer, PlannedAdamW):
-        for group in optimizer.param_groups:
+    for group in optimizer.param_groups:
+        if "rate" in group:
             group["lr"] = group["rate"] * share
 
 
 def default_learning_rate(settings: TrainingSettings) -> float:
     """What serves the optimizer and the kind of network that the settings name."""
     rates = DEFAULT_LEARNING_RATE if settings.is_constrained else UNCONSTRAINED_LEARNING_RATE
-    return rates[settings.optimizer]
+    if settings.optimizer != "muon":
+        return rates[settings.optimizer]
+    # a larger batch has a gradient with less noise: its direction is worth a longer step
+    return rates["muon"] * math.sqrt((settings.batch_size or DEFAULT_BATCH_SIZE) / MUON_BATCH)
+
+
+def suitable_optimizer(*, is_constrained: bool, is_convolutional: bool) -> str:
+    """What `auto` takes: Muon for our orthogonal convolutions; in MLPs AdamW is as good, and its steps cost less."""
+    return "muon" if is_constrained and is_convolutional else "adamw"
 
 
 def new_optimizer(net: nn.Module, settings: TrainingSettings) -> Any:
     """The optimizer that the settings name, for the network's trainable parameters."""
     trainable = [p for p in net.parameters() if p.requires_grad]
     rate = settings.learning_rate or default_learning_rate(settings)
-    if settings.optimizer == "planned":
-        relative = settings.is_constrained
-        return PlannedAdamW(trainable, learning_rate=rate, weight_decay=settings.weight_decay, relative=relative)
-    return AdamWScheduleFree(
-        trainable, lr=rate, weight_decay=settings.weight_decay, warmup_steps=settings.warmup_steps or 0
-    )
+    if settings.optimizer == "schedulefree":
+        return AdamWScheduleFree(
+            trainable, lr=rate, weight_decay=settings.weight_decay, warmup_steps=settings.warmup_steps or 0
+        )
+    if settings.optimizer == "muon":
+        return PlannedMuon(trainable, learning_rate=rate, weight_decay=settings.weight_decay)
+    relative = settings.is_constrained
+    return PlannedAdamW(trainable, learning_rate=rate, weight_decay=settings.weight_decay, relative=relative)
 
 
 def _size(parameter: nn.Parameter) -> float:

@@ -31,7 +31,7 @@ class Plan:
             second = 0
         elif second is None:
             first, second = settings.epochs - settings.epochs // 10, settings.epochs // 10
-        planned = settings.optimizer == "planned"
+        planned = settings.optimizer != "schedulefree"
         return cls(
             first,
             second,
