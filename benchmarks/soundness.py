@@ -1,4 +1,4 @@
-"""Attack our own certificates: three networks of 32 x 32 pixels, trained at five constants, on real photographs.
+"""Attack our own certificates: five networks of 32 x 32 pixels, trained at five constants, on real photographs.
 
 python -m benchmarks.soundness --data-dir DIR           # CIFAR-10; an hour on one core; prints a Markdown table
 python -m benchmarks.soundness --data-dir DIR --quick   # two minutes
@@ -14,6 +14,7 @@ from lipscale._random import seeded
 from lipscale.certificates import audit
 from lipscale.data import as_input, limit, load_dataset
 from lipscale.data.dataset import channel_means
+from lipscale.layers import mirrored
 
 CONSTANTS = (0.01, 0.1, 1.0, 10.0, 128.0)
 
@@ -29,8 +30,10 @@ class Case:
 
 CASES = {
     "mlp": Case(lambda mean: models.mlp(10, (3, 32, 32), 64, mean=mean), 2400, 1_950_000),
-    "convnet": Case(lambda mean: models.convnet(10, 3, 8, mean=mean), 1400, 60_000),
-    "resnet18": Case(lambda mean: models.resnet18(10, 3, 8, mean=mean), 600, 10_000),
+    "patchnet": Case(lambda mean: models.patchnet(10, 3, 16, mean=mean), 1400, 60_000),
+    "patchnet, mirrored": Case(lambda mean: mirrored(models.patchnet(10, 3, 16, depth=1, mean=mean)), 200, 20_000),
+    "convnet": Case(lambda mean: models.convnet(10, 3, 8, mean=mean), 400, 20_000),
+    "resnet18": Case(lambda mean: models.resnet18(10, 3, 8, mean=mean), 200, 5_000),
 }
 
 

@@ -64,6 +64,7 @@ class DataSettings(StageSettings):
     augmentation: Literal["auto", "none", "crop", "flip", "crop+flip"] = Field(
         "auto", description="Random crops and mirror images; auto takes what suits the data set and the model."
     )
+    crop: int = Field(2, ge=0, le=64, description="By how many pixels random crops shift an image at most.")
     image_size: int | None = Field(
         None,
         ge=4,
@@ -87,17 +88,22 @@ class DataSettings(StageSettings):
 class ModelSettings(StageSettings):
     """The topology, its size, and what it is built of."""
 
-    model: Literal["auto", "mlp", "convnet", "resnet18"] = Field(
-        "auto", description="The network; auto takes an MLP for tables and tiny images, else the convnet."
+    model: Literal["auto", "mlp", "patchnet", "convnet", "resnet18"] = Field(
+        "auto", description="The network; auto takes an MLP for tables and tiny images, else patchnet."
     )
     width: int | None = Field(
-        None, ge=2, le=65536, description="Channels or units; default 64 (resnet18), 32 (convnet), 256 (mlp)."
+        None, ge=2, le=65536, description="Channels or units; default 64 (patchnet, resnet18), 32 (convnet), 256 (mlp)."
     )
-    depth: int = Field(3, ge=1, le=1000, description="Hidden layers of the MLP.")
+    depth: int | None = Field(
+        None, ge=0, le=1000, description="Hidden layers of the MLP (default 3), residual blocks a size of patchnet (0)."
+    )
     layers: Literal["fast", "reference"] = Field(
         "fast", description="Orthogonal layers: our own, or the slow ones of orthogonium and torchlip."
     )
     padding: Literal["zeros", "circular"] = Field("zeros", description="What convolutions see beyond the border.")
+    mirror: bool = Field(
+        False, description="Answer by the mean over an image and its mirror image: twice the time, same certificates."
+    )
 
 
 class TrainingSettings(StageSettings):
@@ -108,12 +114,13 @@ class TrainingSettings(StageSettings):
         description="list finds L by calibration feedback; fixed keeps `lipschitz` and trains on all data. The others "
         "are baselines: an unconstrained network without a certificate.",
     )
-    lipschitz: float = Field(
-        1.0,
+    lipschitz: float | None = Field(
+        None,
         ge=1e-6,
         le=1e6,
         allow_inf_nan=False,
-        description="The initial constant L0, or the constant of method fixed.",
+        description="The initial constant L0, default 1 and of convolutional networks 6, or the constant of method "
+        "fixed, default 1.",
     )
     offset: float = Field(
         0.0, ge=0, allow_inf_nan=False, description="Margin offset xi of the loss; larger is more robust."
@@ -137,6 +144,12 @@ class TrainingSettings(StageSettings):
         0.1, gt=0, lt=1, description="Share of the training data that steers L in Phase I."
     )
     epochs: int = Field(40, ge=1, description="The budget: the whole run is planned for this many epochs.")
+    minutes: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="The budget as time: the speed of this machine decides on `epochs` and on patchnet's `width`.",
+    )
     phase2_epochs: int | None = Field(
         None,
         ge=0,

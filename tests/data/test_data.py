@@ -268,31 +268,30 @@ class TestBatches:
         assert torch.equal(one[0][1], again[0][1])
         assert not torch.equal(one[0][1], other[0][1])
 
-    def test_a_crop_is_a_shift_with_zeros(self):
-        images = torch.rand(50, 2, 8, 8) + 1
-        cropped = augment(images, "crop", generator=random_stream(0, "crop"))
-        shifts = set()
-        for before, after in zip(images, cropped, strict=True):
-            rows, columns = after[0].nonzero()[:, 0], after[0].nonzero()[:, 1]
-            inside = after[:, rows.min() : rows.max() + 1, columns.min() : columns.max() + 1]
-            # what is left of the picture is found somewhere in it, and it was shifted by at most 4
-            h, w = inside.shape[1:]
-            assert h >= 4
-            assert w >= 4
-            places = [
-                (i, j)
-                for i in range(9 - h)
-                for j in range(9 - w)
-                if torch.equal(before[:, i : i + h, j : j + w], inside)
-            ]
-            assert len(places) == 1
-            shifts.add((places[0][0] - int(rows.min()), places[0][1] - int(columns.min())))
-        assert len(shifts) > 10
+    def test_a_crop_is_a_crop_of_the_image_padded_by_its_reflection(self):
+        images = torch.randint(0, 256, (200, 2, 8, 6)).to(torch.uint8)
+        nobody = torch.zeros(200, dtype=torch.bool)
+        cropped = augment(images, "crop", crop=2, mirrored=nobody, generator=random_stream(0, "crop"))
+        padded = torch.nn.functional.pad(images.float(), [2] * 4, mode="reflect").to(torch.uint8)
+        windows = padded.unfold(2, 8, 1).unfold(3, 6, 1)  # (B, C, 5, 5, 8, 6)
+        found = (windows == cropped[:, :, None, None]).all(-1).all(-1).all(1)  # (B, 5, 5)
+        assert found.any(-1).any(-1).all()
+        assert found.any(0).all()  # every shift occurs
 
-    def test_a_flip_mirrors_about_half(self):
-        images = torch.rand(400, 1, 4, 4)
-        flipped = augment(images, "flip", generator=random_stream(0, "flip"))
+    def test_images_are_mirrored_in_every_other_epoch(self):
+        def by_label(epoch):
+            batches = self.batches(augmentation="flip", stream=("train", 1, epoch))
+            return {int(y): x for xs, ys in batches for x, y in zip(xs, ys, strict=True)}
+
+        one, two, three = map(by_label, (1, 2, 3))
+        assert all(torch.equal(one[k], two[k].flip(-1)) and torch.equal(one[k], three[k]) for k in one)
+        as_it_is = [torch.equal(one[k], self.samples.inputs[k].float() / 255) for k in one]
+        assert 30 < sum(as_it_is) < 73
+
+    def test_a_flip_mirrors_those_it_is_told_to(self):
+        images, chosen = torch.rand(400, 1, 4, 4), torch.rand(400) < 0.5
+        flipped = augment(images, "flip", crop=0, mirrored=chosen, generator=random_stream(0, "flip"))
         mirrored = (flipped == images.flip(-1)).flatten(1).all(1)
         same = (flipped == images).flatten(1).all(1)
+        assert torch.equal(mirrored, chosen)
         assert (mirrored ^ same).all()
-        assert 150 < int(mirrored.sum()) < 250

@@ -10,7 +10,8 @@ from lipscale.layers import BatchCentering, GroupSort2, L2NormPool2d, OrthoConv2
 from lipscale.layers.evaluation import evaluation_mode
 from lipscale.losses import offset_cross_entropy
 from lipscale.settings import Settings
-from lipscale.training.optimizer import DEFAULT_LEARNING_RATE, new_optimizer, set_share
+from lipscale.training.defaults import LEARNING_RATE
+from lipscale.training.optimizer import new_optimizer, set_share
 
 
 def small_net():
@@ -24,7 +25,7 @@ def small_net():
 def train(steps, *, optimizer, times=1.0, decay=0.0):
     """Fit random labels, the roughest of tasks, at a multiple of the default learning rate that never comes down."""
     net = small_net().train()
-    rate = times * DEFAULT_LEARNING_RATE[optimizer]
+    rate = times * LEARNING_RATE[optimizer]
     optimizer = new_optimizer(net, Settings(optimizer=optimizer, learning_rate=rate, weight_decay=decay))
     set_share(optimizer, 1.0)
     optimizer.train()
@@ -60,18 +61,18 @@ def assert_orthogonal_in_evaluation(net, optimizer, inputs):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("optimizer", DEFAULT_LEARNING_RATE)
+@pytest.mark.parametrize("optimizer", LEARNING_RATE)
 def test_ten_thousand_steps_at_the_default_learning_rate(optimizer):
     assert_orthogonal_in_evaluation(*train(10_000, optimizer=optimizer))
 
 
-@pytest.mark.parametrize("optimizer", DEFAULT_LEARNING_RATE)
+@pytest.mark.parametrize("optimizer", LEARNING_RATE)
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_ten_times_the_learning_rate_gives_no_nan(optimizer, decay):
     assert_orthogonal_in_evaluation(*train(300, optimizer=optimizer, times=10, decay=decay))
 
 
-@pytest.mark.parametrize("optimizer", DEFAULT_LEARNING_RATE)
+@pytest.mark.parametrize("optimizer", LEARNING_RATE)
 def test_an_absurd_learning_rate_gives_no_nan(optimizer):
     net, optimizer, inputs = train(200, optimizer=optimizer, times=100)
     optimizer.eval()

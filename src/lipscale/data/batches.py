@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from lipscale import _processes as processes
@@ -13,14 +12,17 @@ from lipscale._random import random_stream
 from lipscale.data.dataset import Samples, as_input
 from lipscale.data.stored import Stored
 
-CROP_PADDING = 4
-
 
 def epoch_batches(
-    samples: Samples, batch_size: int, *, augmentation: str, seed: int, stream: tuple[str | int, ...]
+    samples: Samples, batch_size: int, *, augmentation: str, seed: int, stream: tuple[str | int, ...], crop: int = 2
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """All samples once, shuffled, in batches of equal size give or take one; nothing is dropped."""
+    """All samples once, shuffled, in batches of equal size give or take one; nothing is dropped.
+
+    The last part of `stream` counts the epochs: an image is mirrored in every other one, so that two of them show both.
+    """
     generator = random_stream(seed, *stream)
+    turn = bool(stream[-1] % 2) if isinstance(stream[-1], int) else False
+    mirrored = (torch.rand(len(samples), generator=random_stream(seed, "mirror")) < 0.5) ^ turn
     order = torch.randperm(len(samples), generator=generator)
     batches = order.tensor_split(math.ceil(len(samples) / batch_size))
     chosen = [processes.shard(indices).to(samples.labels.device) for indices in batches]
@@ -28,7 +30,9 @@ def epoch_batches(
     if isinstance(samples.inputs, Stored):
         fetched = _ahead(samples.inputs.__getitem__, chosen)
     for indices, raw in zip(chosen, fetched, strict=True):
-        yield augment(as_input(raw), augmentation, generator=generator), samples.labels[indices]
+        flips = mirrored[indices.cpu()].to(raw.device)
+        images = augment(raw, augmentation, crop=crop, mirrored=flips, generator=generator)
+        yield as_input(images), samples.labels[indices]
 
 
 def _ahead(fetch: Callable[[Tensor], Tensor], chosen: Sequence[Tensor]) -> Iterator[Tensor]:
@@ -41,23 +45,34 @@ def _ahead(fetch: Callable[[Tensor], Tensor], chosen: Sequence[Tensor]) -> Itera
         yield following.result()
 
 
-def augment(images: Tensor, augmentation: str, *, generator: torch.Generator) -> Tensor:
-    """Random crops after zero padding, then random mirror images; "none", "crop", "flip" or "crop+flip"."""
+def augment(images: Tensor, augmentation: str, *, crop: int, mirrored: Tensor, generator: torch.Generator) -> Tensor:
+    """Random crops, then mirror images where asked for: "none", "crop", "flip" or "crop+flip"; bytes stay bytes."""
     steps = augmentation.split("+")
-    if "crop" in steps:
-        images = _crop(images, generator)
+    if "crop" in steps and crop:
+        images = _crop(images, crop, generator)
     if "flip" in steps:
-        mirrored = (torch.rand(len(images), generator=generator) < 0.5).to(images.device)
-        images = torch.where(mirrored.view(-1, 1, 1, 1), images.flip(-1), images)
+        images = images.clone()
+        images[mirrored] = images[mirrored].flip(-1)
     return images
 
 
-def _crop(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Shift every image by its own offset in [-4, 4]^2: one gather for the whole batch."""
+def _crop(images: Tensor, most: int, generator: torch.Generator) -> Tensor:
+    """Shift every image by its own offset in [-most, most]^2; what comes in is the image's own reflection."""
     height, width = images.shape[-2:]
-    offsets = torch.randint(2 * CROP_PADDING + 1, (2, len(images), 1), generator=generator).to(images.device)
-    rows = offsets[0] + torch.arange(height, device=images.device)  # (B, H)
-    columns = offsets[1] + torch.arange(width, device=images.device)  # (B, W)
-    padded = F.pad(images, [CROP_PADDING] * 4).movedim(1, -1)  # (B, H', W', C)
-    batch = torch.arange(len(images), device=images.device)[:, None, None]
-    return padded[batch, rows[:, :, None], columns[:, None, :]].movedim(-1, 1)
+    count = 2 * most + 1
+    offsets = torch.randint(count**2, (len(images),), generator=generator).to(images.device)
+    rows, columns = (_reflected(side, most).to(images.device) for side in (height, width))
+    shifted = torch.empty_like(images)
+    for offset in offsets.unique().tolist():  # images of one offset together: whole blocks are copied
+        chosen = (offsets == offset).nonzero().squeeze(1)
+        down, right = divmod(offset, count)
+        part = images[chosen].index_select(-2, rows[down : down + height])
+        shifted[chosen] = part.index_select(-1, columns[right : right + width])
+    return shifted
+
+
+def _reflected(side: int, most: int) -> Tensor:
+    """The indices -most .. side - 1 + most, reflected at the border: 2 1 0 1 2 ..."""
+    period = 2 * max(side - 1, 1)
+    index = torch.arange(-most, side + most).remainder(period)
+    return torch.minimum(index, period - index)

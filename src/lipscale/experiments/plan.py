@@ -79,7 +79,7 @@ def _state_of_files(settings: Settings) -> str:
 def describe(run: Planned) -> str:
     """A run in a few words, such as `cifar10 list xi=3 seed=1`."""
     settings = run.settings
-    constant = settings.method == "fixed" or (settings.method == "list" and settings.lipschitz != 1)
+    constant = settings.method == "fixed" or (settings.method == "list" and settings.lipschitz not in (None, 1))
     parts = {
         settings.data.rsplit("/", 1)[-1]: True,
         settings.method: True,

@@ -8,21 +8,24 @@ from torch import nn
 
 from lipscale.data.memory import require_memory
 from lipscale.errors import UserError
+from lipscale.layers import mirrored
 from lipscale.models.convnet import convnet
 from lipscale.models.mlp import mlp
 from lipscale.models.parts import UNCONSTRAINED, Parts, parts_of
+from lipscale.models.patchnet import patchnet
 from lipscale.models.resnet import resnet18
 from lipscale.settings import ModelSettings
 
-DEFAULT_WIDTH = {"resnet18": 64, "convnet": 32, "mlp": 256}
+DEFAULT_WIDTH = {"patchnet": 64, "resnet18": 64, "convnet": 32, "mlp": 256}
+DEFAULT_DEPTH = {"patchnet": 0, "mlp": 3}
 # up to this many pixels the MLP serves better than a convolution
 TINY_IMAGE = 16 * 16
 COPIES = 8  # of the weights that live at once: the optimizer's moments, orthogonalisation in float64
 
 
 def suitable_model(input_shape: Sequence[int]) -> str:
-    """What `auto` takes: an MLP for rows and tiny images, else the convnet."""
-    return "mlp" if len(input_shape) == 1 or math.prod(input_shape[1:]) <= TINY_IMAGE else "convnet"
+    """What `auto` takes: an MLP for rows and tiny images, else patchnet."""
+    return "mlp" if len(input_shape) == 1 or math.prod(input_shape[1:]) <= TINY_IMAGE else "patchnet"
 
 
 def build(
@@ -38,10 +41,16 @@ def build(
     width = settings.width or DEFAULT_WIDTH[model]
     if model != "mlp" and len(input_shape) != 3:
         raise UserError(f"{model} takes images; for rows of {input_shape[0]} numbers use mlp as `model`")
+    if settings.mirror and len(input_shape) != 3:
+        raise UserError(f"rows of {input_shape[0]} numbers have no mirror image: leave `mirror` out")
+    depth = DEFAULT_DEPTH.get(model, 0) if settings.depth is None else settings.depth
 
     def made_of(parts: Parts) -> nn.Sequential:
         if model == "mlp":
-            return mlp(classes, input_shape, width, depth=settings.depth, mean=mean, parts=parts)
+            return mlp(classes, input_shape, width, depth=depth, mean=mean, parts=parts)
+        if model == "patchnet":
+            size = input_shape[1], input_shape[2]
+            return patchnet(classes, input_shape[0], width, image_size=size, depth=depth, mean=mean, parts=parts)
         if model == "convnet":
             return convnet(classes, input_shape[0], width, mean=mean, parts=parts)
         return resnet18(classes, input_shape[0], width, image_size=min(input_shape[1:]), mean=mean, parts=parts)
@@ -49,6 +58,7 @@ def build(
     with torch.device("meta"):  # the twin without memory: what a file says must not fill the machine
         size = sum(parameter.nbytes for parameter in made_of(UNCONSTRAINED).parameters())
     require_memory(
-        COPIES * size, f"{model} of width {width}" + (f" and depth {settings.depth}" if model == "mlp" else "")
+        COPIES * size, f"{model} of width {width}" + (f" and depth {depth}" if model in DEFAULT_DEPTH else "")
     )
-    return made_of(parts_of(layers=settings.layers if constrained else "plain", padding=settings.padding))
+    net = made_of(parts_of(layers=settings.layers if constrained else "plain", padding=settings.padding))
+    return mirrored(net) if settings.mirror else net

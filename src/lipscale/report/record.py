@@ -103,7 +103,8 @@ class RunRecord:
     @property
     def constants(self) -> list[float]:
         """L at the start and after every epoch; of an unconstrained network only the setting."""
-        return [self.settings.lipschitz, *(epoch.lipschitz for epoch in self.history if epoch.lipschitz is not None)]
+        first = [] if self.settings.lipschitz is None else [self.settings.lipschitz]
+        return [*first, *(epoch.lipschitz for epoch in self.history if epoch.lipschitz is not None)]
 
 
 def read_records(folders: Sequence[Path], *, data_dir: Path | None = None) -> list[RunRecord]:

@@ -1,5 +1,7 @@
 """From settings to the parts of a run: the data, the network, the device, and a training that is ready to start."""
 
+import math
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,10 +24,10 @@ from lipscale.data import (
     split_calibration,
 )
 from lipscale.errors import UserError
-from lipscale.settings import Settings, replace
+from lipscale.settings import Settings, TrainingSettings, replace
 from lipscale.training.batches import SampleBatches
-from lipscale.training.fitting import DEFAULT_BATCH_SIZE
-from lipscale.training.optimizer import default_learning_rate
+from lipscale.training.budget import fit_to_time, seconds_of
+from lipscale.training.defaults import DEFAULT_BATCH_SIZE
 
 
 def build_network(settings: Settings, classes: int, preprocessing: Preprocessing) -> nn.Sequential:
@@ -49,6 +51,30 @@ def suitable_augmentation(usual: str, model: str) -> str:
     if model != "mlp":
         return usual
     return "+".join(step for step in usual.split("+") if step != "crop") or "none"
+
+
+def suitable_batch_size(samples: int, model: str) -> int:
+    """Some 40 steps an epoch of patchnet, whose steps cost much beside what its images cost; 128 for the others."""
+    if model != "patchnet":
+        return max(1, min(DEFAULT_BATCH_SIZE, samples))
+    return min(1024, max(min(DEFAULT_BATCH_SIZE, samples), 2 ** round(math.log2(max(1, samples) / 44))))
+
+
+def within_minutes(settings: Settings, dataset: Dataset, preprocessing: Preprocessing, *, started: float) -> Settings:
+    """The settings with the width and the epochs that fill `minutes`, counted from when the run was started."""
+    assert settings.minutes is not None
+    values = settings.model_dump(include=set(TrainingSettings.model_fields))
+
+    def time_epoch(width: int | None) -> float:
+        width = width or models.DEFAULT_WIDTH[settings.model]
+        parts = assemble(replace(settings, width=width), dataset, preprocessing)
+        return seconds_of(parts.net, parts.train, parts.calibration, values)
+
+    elapsed = time.perf_counter() - started
+    width, epochs = fit_to_time(
+        60 * settings.minutes - elapsed, time_epoch, width=settings.width, is_scalable=settings.model == "patchnet"
+    )
+    return replace(settings, width=width or models.DEFAULT_WIDTH[settings.model], epochs=epochs)
 
 
 def pick_device(name: str) -> torch.device:
@@ -83,15 +109,14 @@ def resolve(settings: Settings, dataset: Dataset, preprocessing: Preprocessing) 
     changes: dict[str, Any] = {}
     if settings.model == "auto":
         changes["model"] = models.suitable_model(shape)
+    model = changes.get("model", settings.model)
     if settings.batch_size is None:
         held_out = round(settings.calibration_fraction * len(dataset.train)) if settings.method == "list" else 0
-        changes["batch_size"] = max(1, min(DEFAULT_BATCH_SIZE, len(dataset.train) - held_out))
-    if settings.learning_rate is None:
-        changes["learning_rate"] = default_learning_rate(settings)
-    if settings.width is None:
-        changes["width"] = models.DEFAULT_WIDTH[changes.get("model", settings.model)]
+        changes["batch_size"] = suitable_batch_size(len(dataset.train) - held_out, model)
+    if settings.width is None and settings.minutes is None:
+        changes["width"] = models.DEFAULT_WIDTH[model]
     if settings.augmentation == "auto":
-        changes["augmentation"] = suitable_augmentation(dataset.augmentation, changes.get("model", settings.model))
+        changes["augmentation"] = suitable_augmentation(dataset.augmentation, model)
     elif settings.augmentation != "none" and len(shape) == 1:
         raise UserError(f"augmentation {settings.augmentation!r} needs images, and {dataset.name} has rows")
     if settings.data not in READERS:
@@ -129,7 +154,7 @@ def assemble(settings: Settings, dataset: Dataset, preprocessing: Preprocessing)
     net = build_network(settings, len(dataset.classes), preprocessing).to(device)
 
     def batches(samples: Samples) -> SampleBatches:
-        return SampleBatches(samples.to(device), batch_size, settings.augmentation, settings.seed)
+        return SampleBatches(samples.to(device), batch_size, settings.augmentation, settings.seed, settings.crop)
 
     return Parts(net, batches(train), None if calibration is None else batches(calibration))
 

@@ -2,6 +2,7 @@
 
 import json
 import platform
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from importlib.metadata import distributions, version
@@ -14,7 +15,7 @@ from torch import nn
 from lipscale._files import append_durably, save_tensors, write_atomically
 from lipscale.data import Dataset, Preprocessing, Samples
 from lipscale.errors import StoppedError, UnusableError, UnwritableError
-from lipscale.runs.assembly import Parts, assemble, box_of, device_of, read_data, resolve
+from lipscale.runs.assembly import Parts, assemble, box_of, device_of, read_data, resolve, within_minutes
 from lipscale.runs.evaluation import Metrics, evaluate
 from lipscale.runs.folder import (
     CHECKPOINT,
@@ -40,6 +41,7 @@ from lipscale.runs.settings_file import as_yaml
 from lipscale.settings import Settings, replace
 from lipscale.training import Epoch, TrainingSettings, fit
 from lipscale.training.checkpoint import saved_history
+from lipscale.training.defaults import decided
 
 
 def train(
@@ -66,9 +68,13 @@ def train(
         >>> import lipscale
         >>> run = lipscale.train(lipscale.Settings(data="digits", epochs=10))  # doctest: +SKIP
     """
+    started = time.perf_counter()
     dataset, preprocessing = read_data(settings)
     settings = resolve(settings, dataset, preprocessing)
+    if settings.minutes is not None:
+        settings = within_minutes(settings, dataset, preprocessing, started=started)
     parts = assemble(settings, dataset, preprocessing)
+    settings = decided(settings, parts.net)
     about = {
         "name": dataset.name,
         "classes": dataset.classes,

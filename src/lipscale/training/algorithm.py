@@ -13,6 +13,7 @@ from lipscale.calibration import LipschitzScheduler
 from lipscale.losses import offset_cross_entropy, offset_of
 from lipscale.settings import TrainingSettings
 from lipscale.training.batches import Batches
+from lipscale.training.defaults import decided
 from lipscale.training.epoch import Epoch, StoppedEpoch, train_epoch
 from lipscale.training.inference import predict
 from lipscale.training.methods import method_of
@@ -37,6 +38,7 @@ class Training:
         box: Box | None = None,
         identity: str = "",
     ) -> None:
+        settings = decided(settings, net)
         self.net, self.train, self.calibration, self.settings = net, train, calibration, settings
         self.device, self.class_weights = next(net.parameters()).device, class_weights
         self.method = method_of(settings, box=box)
@@ -44,6 +46,7 @@ class Training:
         self.optimizer = new_optimizer(net, settings)
         self.scheduler: LipschitzScheduler | None = None
         if settings.is_constrained:
+            assert settings.lipschitz is not None  # decided
             set_lipschitz(net, settings.lipschitz)
         if calibration is not None:
             self.scheduler = LipschitzScheduler(

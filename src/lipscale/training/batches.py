@@ -68,6 +68,7 @@ class SampleBatches(Batches):
     batch_size: int
     augmentation: str = "none"
     seed: int = 0
+    crop: int = 2
 
     def __len__(self) -> int:
         return -(-len(self.samples) // self.batch_size)
@@ -81,7 +82,7 @@ class SampleBatches(Batches):
         """Shuffled by (seed, purpose)."""
         augmentation = self.augmentation if augmented else "none"
         return epoch_batches(
-            self.samples, self.batch_size, augmentation=augmentation, seed=self.seed, stream=tuple(purpose)
+            self.samples, self.batch_size, augmentation=augmentation, crop=self.crop, seed=self.seed, stream=purpose
         )
 
     def in_order(self) -> Iterator[Batch]:

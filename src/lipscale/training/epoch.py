@@ -64,14 +64,7 @@ def train_epoch(
         set_share(optimizer, training.plan.share(phase, number, step, len(data), training.epochs_of(1)))
         stream = random_stream(settings.seed, "method", training.epochs_of(1), step + 1)
         with seeded(settings.seed, "forward", phase, number, step):  # what draws from torch's own generator: dropout
-            logits = training.forward(training.method.transform(net, inputs, labels, stream))
-        if step == 0:
-            _require_classes(labels, logits.shape[1])
-        loss = training.loss(logits, labels)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        processes.average_gradients(net.parameters())
-        optimizer.step()
+            logits, loss = train_step(training, inputs, labels, stream, is_first=step == 0)
         # stays on the device: no synchronisation in the loop
         correct = (logits.detach().argmax(1) == labels).sum()
         sums += torch.stack((loss.detach() * len(labels), correct, torch.full_like(loss.detach(), len(labels))))
@@ -87,6 +80,21 @@ def train_epoch(
         if last is not None and not net(last).isfinite().all():
             raise DivergedError(f"the logits became infinite in epoch {number} of Phase {'I' * phase}")
     return loss_sum / count, correct_sum / count
+
+
+def train_step(
+    training: "Training", inputs: Tensor, labels: Tensor, stream: torch.Generator, *, is_first: bool = False
+) -> tuple[Tensor, Tensor]:
+    """One batch: its logits and loss, and the step of the optimizer that follows from them."""
+    logits = training.forward(training.method.transform(training.net, inputs, labels, stream))
+    if is_first:
+        _require_classes(labels, logits.shape[1])
+    loss = training.loss(logits, labels)
+    training.optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    processes.average_gradients(training.net.parameters())
+    training.optimizer.step()
+    return logits, loss
 
 
 def _require_classes(labels: Tensor, classes: int) -> None:

@@ -6,21 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from lipscale.attacks.ball import Box
 from lipscale.errors import DivergedError, StoppedError, UserError
 from lipscale.layers import batch_means, evaluation_mode
-from lipscale.layers.conv import ProjectorKernel
 from lipscale.losses import class_weights
 from lipscale.settings import TrainingSettings
 from lipscale.training.algorithm import Training, algorithm_1
 from lipscale.training.batches import Batches, batches_of, split_data
 from lipscale.training.checkpoint import load_training, save_training
+from lipscale.training.defaults import DEFAULT_BATCH_SIZE
 from lipscale.training.epoch import Epoch
-from lipscale.training.hardware import has_bfloat16, keep_freed_memory, warn_of_emulation
-from lipscale.training.optimizer import DEFAULT_BATCH_SIZE, default_learning_rate, suitable_optimizer
+from lipscale.training.hardware import keep_freed_memory
 from lipscale.training.progress import TrainingProgress
 
 
@@ -148,7 +146,6 @@ def new_training(
         train, calibration = split_data(train, chosen.calibration_fraction, seed=chosen.seed)
     batch_size = chosen.batch_size or DEFAULT_BATCH_SIZE
     device = next(net.parameters()).device
-    resolved = _decided(chosen.model_copy(update={"batch_size": batch_size}), net, device)
     drawn = batches_of(train, batch_size=batch_size, seed=chosen.seed).to(device)
     held_out: Batches | None = None
     if calibration is not None:
@@ -157,24 +154,8 @@ def new_training(
             kinds = f"{type(train).__name__} and {type(calibration).__name__}"
             raise UserError(f"expected `train` and `calibration` in one form, got {kinds}")
     weights = _class_weights(net, drawn, chosen)
+    resolved = chosen.model_copy(update={"batch_size": batch_size})
     return Training(net, drawn, held_out, resolved, class_weights=weights, box=box, identity=identity)
-
-
-def _decided(settings: TrainingSettings, net: nn.Module, device: torch.device) -> TrainingSettings:
-    """The settings with every `auto` decided for this network and this machine."""
-    is_convolutional = any(isinstance(module, ProjectorKernel) for module in net.modules())
-    if settings.optimizer == "auto":
-        kind = suitable_optimizer(is_constrained=settings.is_constrained, is_convolutional=is_convolutional)
-        settings = settings.model_copy(update={"optimizer": kind})
-    if settings.precision == "auto":
-        is_single = all(p.dtype == torch.float32 for p in net.parameters())
-        reduced = is_convolutional and is_single and has_bfloat16(device)
-        settings = settings.model_copy(update={"precision": "bfloat16" if reduced else "float32"})
-    elif settings.precision == "bfloat16":
-        warn_of_emulation(device)
-    if settings.learning_rate is None:
-        settings = settings.model_copy(update={"learning_rate": default_learning_rate(settings)})
-    return settings
 
 
 def _class_weights(net: nn.Module, train: Batches, settings: TrainingSettings) -> Tensor | None:

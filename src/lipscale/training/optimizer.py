@@ -1,6 +1,5 @@
 """The optimizers: Muon and AdamW on a plan for a given number of epochs, and the paper's AdamW-ScheduleFree."""
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,14 +9,9 @@ from torch import Tensor, nn
 
 from lipscale.settings import TrainingSettings
 
-# relative to the size of a weight for Muon (in batches of 1,024) and AdamW, absolute for ScheduleFree
-DEFAULT_LEARNING_RATE = {"muon": 0.05, "adamw": 0.2, "schedulefree": 1e-3}
-# of an unconstrained network, absolute for both
-UNCONSTRAINED_LEARNING_RATE = {"adamw": 2e-3, "schedulefree": 1e-3}
 # biases start at zero and have no size to be relative to
 BIAS_SIZE = 0.1
 BIAS_RATE = 0.2  # of AdamW beside Muon
-DEFAULT_BATCH_SIZE, MUON_BATCH = 128, 1024
 
 MOMENTUM = 0.9
 # Odd polynomials a x + b x^3 + c x^5 that, one after the other, bring singular values from (0, 1] near 1: Jordan's
@@ -114,24 +108,11 @@ def set_share(optimizer: Any, share: float) -> None:
             group["lr"] = group["rate"] * share
 
 
-def default_learning_rate(settings: TrainingSettings) -> float:
-    """What serves the optimizer and the kind of network that the settings name."""
-    rates = DEFAULT_LEARNING_RATE if settings.is_constrained else UNCONSTRAINED_LEARNING_RATE
-    if settings.optimizer != "muon":
-        return rates[settings.optimizer]
-    # a larger batch has a gradient with less noise: its direction is worth a longer step
-    return rates["muon"] * math.sqrt((settings.batch_size or DEFAULT_BATCH_SIZE) / MUON_BATCH)
-
-
-def suitable_optimizer(*, is_constrained: bool, is_convolutional: bool) -> str:
-    """What `auto` takes: Muon for our orthogonal convolutions; in MLPs AdamW is as good, and its steps cost less."""
-    return "muon" if is_constrained and is_convolutional else "adamw"
-
-
 def new_optimizer(net: nn.Module, settings: TrainingSettings) -> Any:
     """The optimizer that the settings name, for the network's trainable parameters."""
     trainable = [p for p in net.parameters() if p.requires_grad]
-    rate = settings.learning_rate or default_learning_rate(settings)
+    rate = settings.learning_rate
+    assert rate is not None  # decided
     if settings.optimizer == "schedulefree":
         return AdamWScheduleFree(
             trainable, lr=rate, weight_decay=settings.weight_decay, warmup_steps=settings.warmup_steps or 0

@@ -1,0 +1,100 @@
+"""A budget in minutes: how wide a network and how many epochs fit into it here, measured in the first steps."""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from lipscale._random import random_stream
+from lipscale.errors import UserError
+from lipscale.training.batches import Batches
+from lipscale.training.epoch import train_step
+from lipscale.training.fitting import new_training
+from lipscale.training.inference import predict
+from lipscale.training.optimizer import set_share
+
+log = logging.getLogger("lipscale")
+
+WIDTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256)
+FIRST_WIDTH = 32
+# a wider network that sees the data less often than this learns less: found on CIFAR-10 from 30 to 1,400 CPU-seconds
+ENOUGH_EPOCHS = 10
+GROWTH = 1.6  # about how the time of an epoch grows with the width: a guess that is measured before it counts
+WARM_UP_STEPS, TIMED_STEPS = 2, 6
+KEPT = 0.04  # of the budget, for what is not foreseen
+
+
+def seconds_of(net: nn.Module, train: Batches, calibration: Batches | None, settings: dict[str, Any]) -> float:
+    """How long an epoch takes here: some steps are timed, and the measurement of T*; the network is worthless then."""
+    training = new_training(net, train, calibration, settings)
+    set_share(training.optimizer, 0.01)
+    net.train()
+    training.optimizer.train()
+    stream, start, steps = random_stream(0, "speed"), 0.0, 0
+    for step, (inputs, labels) in enumerate(training.train.epoch("speed")):
+        if step == WARM_UP_STEPS:
+            start = time.perf_counter()
+        train_step(training, inputs, labels, stream)[1].item()
+        steps = step + 1 - WARM_UP_STEPS
+        if steps == TIMED_STEPS:
+            break
+    if steps < 1:  # so few batches that their time is no matter
+        return 0.0
+    taken = (time.perf_counter() - start) / steps * len(training.train)
+    training.optimizer.eval()
+    net.eval()
+    if training.calibration is not None:
+        start = time.perf_counter()
+        predict(net, training.calibration)
+        taken += time.perf_counter() - start
+    return taken
+
+
+def fit_to_time(
+    seconds: float, time_epoch: Callable[[int | None], float], *, width: int | None = None, is_scalable: bool = True
+) -> tuple[int | None, int]:
+    """The width and the epochs that fill the time: the widest network that sees the data ten times.
+
+    Args:
+        seconds: All there is.
+        time_epoch: Measures the seconds of an epoch at a width.
+        width: Where it is fixed.
+        is_scalable: Whether the width may be chosen at all.
+
+    Returns:
+        The width, or none where it stays what it is, and the epochs.
+    """
+    start = time.perf_counter()
+
+    def epochs_at(taken: float) -> float:
+        left = seconds * (1 - KEPT) - (time.perf_counter() - start)
+        return left / max(taken, 1e-3)
+
+    if width is not None or not is_scalable:
+        taken = time_epoch(width)
+        return width, _whole(epochs_at(taken), taken, seconds)
+    index = WIDTHS.index(FIRST_WIDTH)
+    taken = time_epoch(WIDTHS[index])
+    while index > 0 and epochs_at(taken) < ENOUGH_EPOCHS:
+        index -= 1
+        taken = time_epoch(WIDTHS[index])
+    while index + 1 < len(WIDTHS):
+        expected = taken * (WIDTHS[index + 1] / WIDTHS[index]) ** GROWTH
+        if epochs_at(expected) < ENOUGH_EPOCHS:
+            break
+        wider = time_epoch(WIDTHS[index + 1])
+        if epochs_at(wider) < ENOUGH_EPOCHS:
+            break
+        index, taken = index + 1, wider
+    return WIDTHS[index], _whole(epochs_at(taken), taken, seconds)
+
+
+def _whole(epochs: float, taken: float, seconds: float) -> int:
+    if epochs < 1:
+        raise UserError(
+            f"{seconds / 60:.2g} minutes hold no whole epoch, which takes about {taken:.0f} s here: give `minutes` of "
+            f"at least {2 * taken / 60:.2g}, or fewer samples by `limit`"
+        )
+    return int(epochs)

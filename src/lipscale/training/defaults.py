@@ -1,0 +1,52 @@
+"""What `auto`, and a setting that is left out, mean for a network on this machine."""
+
+import math
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from lipscale.layers.conv import OrthoConv2d, ProjectorKernel
+from lipscale.settings import TrainingSettings
+from lipscale.training.hardware import has_bfloat16, warn_of_emulation
+
+S = TypeVar("S", bound=TrainingSettings)
+
+DEFAULT_BATCH_SIZE = 128
+# relative to the size of a weight for Muon (in batches of 1,024) and AdamW, absolute for ScheduleFree
+LEARNING_RATE = {"muon": 0.05, "adamw": 0.2, "schedulefree": 1e-3}
+MUON_BATCH = 1024
+IMAGE_LIPSCHITZ = 6.0  # L0 near where images end: ten epochs have no time for doublings
+# of an unconstrained network, absolute for both
+UNCONSTRAINED_LEARNING_RATE = {"adamw": 2e-3, "schedulefree": 1e-3}
+
+
+def decided(settings: S, net: nn.Module) -> S:
+    """The settings with everything decided that they leave open."""
+    device = next(net.parameters()).device
+    changes: dict[str, Any] = {}
+    is_orthogonal = any(isinstance(module, ProjectorKernel) for module in net.modules())
+    if settings.optimizer == "auto":
+        # in MLPs AdamW is as good, and its steps cost less
+        changes["optimizer"] = "muon" if is_orthogonal else "adamw"
+    if settings.lipschitz is None:
+        changes["lipschitz"] = IMAGE_LIPSCHITZ if is_orthogonal and settings.method == "list" else 1.0
+    if settings.precision == "auto":
+        is_convolutional = any(isinstance(module, OrthoConv2d | nn.Conv2d) for module in net.modules())
+        is_single = all(p.dtype == torch.float32 for p in net.parameters())
+        changes["precision"] = "bfloat16" if is_convolutional and is_single and has_bfloat16(device) else "float32"
+    elif settings.precision == "bfloat16":
+        warn_of_emulation(device)
+    if settings.learning_rate is None:
+        optimizer = changes.get("optimizer", settings.optimizer)
+        changes["learning_rate"] = default_learning_rate(settings, optimizer=optimizer)
+    return settings.model_copy(update=changes)
+
+
+def default_learning_rate(settings: TrainingSettings, *, optimizer: str) -> float:
+    """What serves an optimizer and the kind of network that the settings name."""
+    rates = LEARNING_RATE if settings.is_constrained else UNCONSTRAINED_LEARNING_RATE
+    if optimizer != "muon":
+        return rates[optimizer]
+    # a larger batch has a gradient with less noise: its direction is worth a longer step
+    return rates[optimizer] * math.sqrt((settings.batch_size or DEFAULT_BATCH_SIZE) / MUON_BATCH)
