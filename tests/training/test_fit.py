@@ -328,7 +328,8 @@ class Interrupted(Exception):
 
 
 CASES = {
-    "mlp, planned": {"batch_size": 24},
+    "mlp, adamw": {"batch_size": 24},
+    "convnet, muon": {"batch_size": 24, "precision": "bfloat16"},
     "convnet, schedulefree": {"batch_size": 24, "optimizer": "schedulefree", "feedback": "paper"},
     "mlp, restart": {"batch_size": 24, "optimizer": "schedulefree", "phase2_start": "restart"},
 }

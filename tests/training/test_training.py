@@ -257,7 +257,7 @@ def test_every_way_to_compute_the_forward_pass_trains_and_is_certified_in_full_p
 ):
     # the default backend would call a C++ compiler
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
-    settings = replace(QUICK, epochs=1, phase2_epochs=0, **changes)
+    settings = replace(QUICK, epochs=1, phase2_epochs=0, lipschitz=1.0, **changes)
     parts = models.parts_of(layers=settings.layers, padding=settings.padding)
     training = training_of(
         models.convnet(10, 1, 4, parts=parts), digits_split[0].take(torch.arange(128)), None, settings

@@ -29,7 +29,7 @@ def decided(settings: S, net: nn.Module) -> S:
     if settings.optimizer == "auto":
         # in MLPs AdamW is as good, and its steps cost less
         changes["optimizer"] = "muon" if is_orthogonal else "adamw"
-    if settings.lipschitz is None:
+    if settings.lipschitz is None and settings.is_constrained:
         changes["lipschitz"] = IMAGE_LIPSCHITZ if is_orthogonal and settings.method == "list" else 1.0
     if settings.precision == "auto":
         is_convolutional = any(isinstance(module, OrthoConv2d | nn.Conv2d) for module in net.modules())
