@@ -25,12 +25,12 @@ def calibration_attack(
     inputs: Tensor,
     labels: Tensor,
     *,
-    epsilon: float,
+    epsilon: float | Tensor,
     steps: int = 20,
     box: Box | None = None,
     generator: torch.Generator | None = None,
 ) -> CalibrationAttack:
-    """Attack the confidence upward and downward, and pick what hurts calibration most."""
+    """Attack the confidence upward and downward, and pick what hurts calibration most; `epsilon` is one, or (B,)."""
     up = torch.ones(len(inputs), dtype=inputs.dtype, device=inputs.device)
     over, under = (
         confidence_attack(net, inputs, sign, epsilon=epsilon, steps=steps, box=box, generator=generator)

@@ -1,6 +1,7 @@
 """Set L and read L: the nominal constant. What a certificate uses is `lipscale.bounds.lipschitz_bound`."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import nn
@@ -71,7 +72,7 @@ def get_lipschitz(net: nn.Module) -> float:
         5.0
     """
     scaled_depth(net)
-    return _nominal(net)
+    return float(_along(net, lambda layer: float(layer.sigma), math.prod))
 
 
 def scaled_depth(net: nn.Module) -> int:
@@ -79,39 +80,24 @@ def scaled_depth(net: nn.Module) -> int:
     scaled = [m for m in net.modules() if isinstance(m, AtScale)]
     if len(scaled) != sum(isinstance(m, AtScale) for _, m in net.named_modules(remove_duplicate=False)):
         raise UserError(f"{type(net).__name__} runs one scaled layer in several places, which need sigmas of their own")
-    _require_input_layers_first(net)
-    depth = _depth(net)
+    seen = False
+    for module in net.modules():  # in the order in which a sequence runs
+        seen = seen or isinstance(module, ScaledLayer)
+        if seen and isinstance(module, Standardise):  # a shift by a fixed mean does not scale with L
+            raise UserError("Standardise works on the input: put it before every layer that carries a scale")
+    depth = int(_along(net, lambda layer: 1, sum))
     if depth == 0:
         raise UserError(f"{type(net).__name__} has no scaled layer (OrthoConv2d, OrthoLinear) to carry a constant")
     return depth
 
 
-def _require_input_layers_first(net: nn.Module) -> None:
-    """A shift by a fixed mean does not scale with L: it belongs before every scaled layer."""
-    seen = False
-    for module in net.modules():  # in the order in which a sequence runs
-        seen = seen or isinstance(module, ScaledLayer)
-        if seen and isinstance(module, Standardise):
-            raise UserError("Standardise works on the input: put it before every layer that carries a scale")
-
-
-def _depth(module: nn.Module) -> int:
+def _along(module: nn.Module, value: Callable[[ScaledLayer], float], join: Callable[[Iterable[float]], float]) -> float:
+    """The values of the scaled layers along one path, joined as the modules are nested."""
     if isinstance(module, ScaledLayer):
-        return 1
+        return value(module)
     if isinstance(module, ConvexResidual):
-        return _depth(module.branch)
-    return sum(_depth(child) for child in _chain(module))
-
-
-def _nominal(module: nn.Module) -> float:
-    if isinstance(module, ScaledLayer):
-        return float(module.sigma)
-    if isinstance(module, ConvexResidual):
-        return _nominal(module.branch)
-    product = 1.0
-    for child in _chain(module):
-        product *= _nominal(child)
-    return product
+        return _along(module.branch, value, join)
+    return join(_along(child, value, join) for child in _chain(module))
 
 
 def _project(module: nn.Module, sigma: float, *, scale: float) -> float:

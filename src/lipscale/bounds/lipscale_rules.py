@@ -1,12 +1,13 @@
 """Rules for lipscale's own layers and for containers."""
 
 import math
+from dataclasses import replace
 
 from torch import nn
 
-from lipscale.bounds.norms import conv_norm, matrix_norm
-from lipscale.bounds.shapes import on_images
-from lipscale.bounds.walk import Walk, register_rule
+from lipscale.bounds.norms import Geometry, norm_of
+from lipscale.bounds.torch_rules import linear_bound, one
+from lipscale.bounds.walk import RULES, Walk, on_images
 from lipscale.layers import (
     BatchCentering,
     Concatenate,
@@ -36,22 +37,30 @@ def residual_bound(block: ConvexResidual, bound: Walk) -> float:
     return max(alpha * branch + (1 - alpha) * skip for alpha in alphas)
 
 
-def conv_bound(layer: OrthoConv2d, bound: Walk) -> float:
-    """A square, orthogonal convolution. Circular padding: it refuses the sizes on which that is not circulant."""
-    pads, stride = (layer.padding, layer.padding), (layer.stride, layer.stride)
-    shape = bound.shape(layer) if layer.padding_mode == "zeros" else None
-    return conv_norm(layer.weight, stride=stride, padding=(pads, pads), size=shape and shape[1:])
+def ortho_geometry(layer: OrthoConv2d, bound: Walk) -> Geometry:
+    """As with zero padding, also where it is circular: the layer refuses the sizes on which that is not circulant."""
+    shape, pads = bound.shape(layer), (layer.padding, layer.padding)
+    extent, stride = (layer.kernel_size, layer.kernel_size), (layer.stride, layer.stride)
+    return Geometry(extent, stride, padding=(pads, pads), size=shape and shape[1:])
 
 
-register_rule(nn.Sequential, sequence_bound)
-register_rule(ConvexResidual, residual_bound)
-register_rule(Sum, lambda block, bound: bound(block.branch) + bound(block.skip))
-register_rule(Concatenate, lambda block, bound: math.hypot(*(bound(branch) for branch in block)))
-register_rule(OrthoConv2d, on_images(conv_bound))
-register_rule(OrthoLinear, lambda layer, bound: matrix_norm(layer.weight))
-register_rule(Standardise, lambda layer, bound: 1 / float(layer.std.double().abs().min()))
-register_rule(Scale, lambda layer, bound: abs(float(layer.factor)))
-for kind in (BatchCentering, GroupSort2, Shift):
-    register_rule(kind, lambda layer, bound: 1.0)
-for image_kind in (L2NormPool2d, PadToMultiple):
-    register_rule(image_kind, on_images(lambda layer, bound: 1.0))
+def ortho_conv_bound(layer: OrthoConv2d, bound: Walk) -> float:
+    """A square, orthogonal convolution; where it wraps around, it is no part of a larger torus."""
+    where = ortho_geometry(layer, bound)
+    return norm_of(layer.weight, where if layer.padding_mode == "zeros" else replace(where, size=None))
+
+
+RULES.update(
+    {
+        nn.Sequential: sequence_bound,
+        ConvexResidual: residual_bound,
+        Sum: lambda block, bound: bound(block.branch) + bound(block.skip),
+        Concatenate: lambda block, bound: math.hypot(*(bound(branch) for branch in block)),
+        OrthoConv2d: on_images(ortho_conv_bound),
+        OrthoLinear: linear_bound,
+        Standardise: lambda layer, bound: 1 / float(layer.std.double().abs().min()),
+        Scale: lambda layer, bound: abs(float(layer.factor)),
+        **dict.fromkeys((BatchCentering, GroupSort2, Shift), one),
+        **dict.fromkeys((L2NormPool2d, PadToMultiple), on_images(one)),
+    }
+)

@@ -157,9 +157,33 @@ class Walk:
         ((_, shape),) = self._shapes[module]
         return shape
 
-    def keeps_shape(self, module: nn.Module) -> bool:
-        """Whether the module's outputs have the shape of its inputs, as far as a dry run has seen them."""
-        return all(before == after for before, after in self._shapes.get(module, ()))
+    def require_equal_shapes(self, module: nn.Module) -> None:
+        """Refuse a module whose outputs differ in shape from its inputs: it copies values, or adds copies to others."""
+        if any(before != after for before, after in self._shapes.get(module, ())):
+            raise UserError(f"{type(module).__name__} broadcasts its inputs, {self.listed(module)}: no bound")
+
+    def require_samples_apart(self, module: nn.Module, dims: Sequence[int]) -> None:
+        """Refuse a module that works along the batch, by a dimension of 0 or a negative one that reaches it."""
+        ranks = {1 + len(shape) for shape in self.shapes(module)}
+        if not dims or any(dim == 0 or any(dim + rank <= 0 for rank in ranks) for dim in dims):
+            raise UserError(
+                f"{type(module).__name__} works along dimensions {list(dims)}, which mixes samples: no bound"
+            )
+
+    def listed(self, module: nn.Module) -> str:
+        """The shapes of the module's inputs in words."""
+        return f"got inputs of shape {', '.join(map(str, sorted(self.shapes(module))))}"
+
+
+def on_images(rule: Rule) -> Rule:
+    """A rule that holds for images (C, H, W) only: with fewer dimensions torch takes samples for channels."""
+
+    def bounded(module: nn.Module, bound: Walk) -> float:
+        if any(len(shape) != 3 for shape in bound.shapes(module)):
+            raise UserError(f"{type(module).__name__} takes images (C, H, W), {bound.listed(module)}: no bound")
+        return rule(module, bound)
+
+    return bounded
 
 
 def is_plain_sequence(module: nn.Module) -> bool:

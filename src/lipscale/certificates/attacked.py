@@ -3,8 +3,9 @@
 import hashlib
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +36,7 @@ class Trial:
     """One attack on labelled inputs at one epsilon."""
 
     net: nn.Module
+    proof: Proof
     inputs: Tensor  # (N, ...)
     labels: Tensor  # (N,)
     epsilon: float
@@ -42,64 +44,51 @@ class Trial:
     box: Box | None
     on_progress: Progress
 
+    def cache_name(self, weights: str, label: str) -> str:
+        """Under which name the finished parts are kept; an attack that was mended has another."""
+        packages = ("lipscale", "pyautoattack") if self.attack.name == "autoattack" else ("lipscale",)
+        parts = (weights, self.attack, self.epsilon, self.box, tuple(map(version, packages)))
+        return f"{self.attack.name}-{label}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}"
 
-def broken_at(trial: Trial, proof: Proof, kept: Kept) -> Tensor:
-    """The distance at which each sample was misclassified: 0 where it was to begin with, inf where no attack did."""
-    net, inputs, labels = trial.net, trial.inputs, trial.labels
-    if "distance" in kept:
-        return kept["distance"].to(inputs.device)
-    if trial.attack.name == "autoattack":
-        points = autoattack(
-            net,
-            inputs,
-            labels,
-            epsilon=trial.epsilon,
-            seed=trial.attack.seed,
+    def broken_at(self, kept: Kept) -> Tensor:
+        """The distance at which each sample was misclassified: 0 where it was at once, inf where no attack did it."""
+        if "distance" in kept:
+            return kept["distance"].to(self.inputs.device)
+        points = self._autoattack(kept) if self.attack.name == "autoattack" else self._pgd(kept)
+        wrong = self.proof(points).logits.argmax(1) != self.labels
+        kept["distance"] = distance = torch.where(wrong, distances(points, self.inputs), torch.inf)
+        for key in set(kept) - {"distance"}:  # the points have served, and are large
+            del kept[key]
+        return distance
+
+    def _autoattack(self, kept: Kept) -> Tensor:
+        return autoattack(
+            self.net,
+            self.inputs,
+            self.labels,
+            epsilon=self.epsilon,
+            seed=self.attack.seed,
             batch_size=BATCH,
             finished=kept,
-            on_batch=lambda done, total: trial.on_progress("AutoAttack", done, total),
+            on_batch=partial(self.on_progress, "AutoAttack"),
         )
-    else:
-        points = _pgd(trial, kept)
-    wrong = proof(points).logits.argmax(1) != labels
-    distance = torch.where(wrong, distances(points, inputs), torch.inf)
-    kept["distance"] = distance
-    for key in set(kept) - {"distance"}:  # the points have served, and are large
-        del kept[key]
-    return distance
 
-
-def _pgd(trial: Trial, kept: Kept) -> Tensor:
-    """PGD batch by batch."""
-    batches = list(zip(trial.inputs.split(BATCH), trial.labels.split(BATCH), strict=True))
-    for k, (x, y) in enumerate(batches):
-        if f"pgd-{k}" not in kept:
-            kept[f"pgd-{k}"] = pgd(
-                trial.net,
-                x,
-                y,
-                epsilon=trial.epsilon,
-                steps=trial.attack.steps,
-                restarts=trial.attack.restarts,
-                box=trial.box,
-                generator=random_stream(trial.attack.seed, "pgd", k),
-            )
-        trial.on_progress("PGD", k + 1, len(batches))
-    return torch.cat([kept[f"pgd-{k}"].to(trial.inputs) for k in range(len(batches))])
+    def _pgd(self, kept: Kept) -> Tensor:
+        """PGD batch by batch."""
+        batches = list(zip(self.inputs.split(BATCH), self.labels.split(BATCH), strict=True))
+        how: Any = {"epsilon": self.epsilon, "steps": self.attack.steps, "restarts": self.attack.restarts}
+        for k, (x, y) in enumerate(batches):
+            if f"pgd-{k}" not in kept:
+                stream = random_stream(self.attack.seed, "pgd", k)
+                kept[f"pgd-{k}"] = pgd(self.net, x, y, **how, box=self.box, generator=stream)
+            self.on_progress("PGD", k + 1, len(batches))
+        return torch.cat([kept[f"pgd-{k}"].to(self.inputs) for k in range(len(batches))])
 
 
 def digest(net: nn.Module, inputs: Tensor, labels: Tensor) -> str:
     """A name for these weights on these samples."""
     hasher = hashlib.sha256()
-    tensors = [*net.state_dict().values(), inputs, labels]
-    for tensor in tensors:
+    for tensor in [*net.state_dict().values(), inputs, labels]:
         hasher.update(str((tuple(tensor.shape), tensor.dtype)).encode())
         hasher.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     return hasher.hexdigest()
-
-
-def cache_name(trial: Trial, weights: str, label: str) -> str:
-    """Under which name the finished parts of a trial are kept; an attack that was mended has another."""
-    packages = ("lipscale", "pyautoattack") if trial.attack.name == "autoattack" else ("lipscale",)
-    parts = (weights, trial.attack, trial.epsilon, trial.box, tuple(map(version, packages)))
-    return f"{trial.attack.name}-{label}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}"

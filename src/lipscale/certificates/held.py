@@ -25,13 +25,7 @@ class Held:
     """What an attack found for a batch, held against the certificate."""
 
     logits: Tensor  # (B, C), at the points that were found
-    left_class: Tensor  # (B,): another class within the certified radius
-    left_range: Tensor  # (B,): a confidence out of its certified range
-
-    @property
-    def broken(self) -> Tensor:
-        """(B,): the certificate does not hold for these samples."""
-        return self.left_class | self.left_range
+    broken: Tensor  # (B,): another class within the certified radius, or a confidence out of its certified range
 
 
 def require_proof_of(net: nn.Module, proof: Proof, inputs: Tensor) -> None:
@@ -59,8 +53,7 @@ def hold(proof: Proof, certificate: Certificate, inputs: Tensor, points: Tensor,
     p = torch.softmax(logits, 1).gather(1, predicted.unsqueeze(1)).squeeze(1)
     # rounding may take a point a little beyond epsilon: it is held against the range at its own distance
     lower, upper = certificate.confidence(torch.maximum(distance, epsilon.double()))
-    left_range = ~((lower <= p) & (p <= upper))
-    return Held(logits, changed_within(certificate.radius(), changed_at), left_range)
+    return Held(logits, changed_within(certificate.radius(), changed_at) | ~((lower <= p) & (p <= upper)))
 
 
 def changed_within(radii: Tensor, changed_at: Tensor) -> Tensor:
