@@ -70,15 +70,6 @@ def scaled_bound(layer: Any, bound: Walk) -> float:
     return abs(layer._coefficient_lip)
 
 
-def pool_bound(layer: Any, bound: Walk) -> float:
-    """ScaledL2NormPool2d: norms of disjoint windows, but at the border where ceil_mode rescales them."""
-    if layer.norm_type != 2 or layer.stride not in (None, layer.kernel_size):
-        raise UserError(f"{type(layer).__name__} with overlapping windows or another norm: no rule")
-    if layer.ceil_mode:
-        raise UserError(f"{type(layer).__name__} with ceil_mode rescales windows at the border: no rule")
-    return abs(layer._coefficient_lip)
-
-
 def centering_bound(layer: Any, bound: Walk) -> float:
     """Centering is a projection or a shift, unless it broadcasts its input or takes means over samples."""
     bound.require_equal_shapes(layer)
@@ -96,12 +87,16 @@ def sorting_bound(layer: Any, bound: Walk) -> float:
     return abs(getattr(layer, "_coefficient_lip", 1.0))
 
 
-def average_bound(layer: Any, bound: Walk) -> float:
-    """ScaledAvgPool2d: the mean of k^2 disjoint pixels times its scaling."""
-    if layer.stride != layer.kernel_size or any(as_pair(layer.padding)):
-        raise UserError("ScaledAvgPool2d with overlapping windows or padding has no rule")
-    if layer.ceil_mode or layer.divisor_override:
-        raise UserError("ScaledAvgPool2d with ceil_mode or divisor_override divides by another number: no rule")
+def pool_bound(layer: Any, bound: Walk) -> float:
+    """Norms or scaled means of disjoint windows; at the border other settings would divide by another number."""
+    is_mean = isinstance(layer, torchlip.ScaledAvgPool2d)
+    disjoint = layer.stride in (None, layer.kernel_size) and not (is_mean and any(as_pair(layer.padding)))
+    if not disjoint or getattr(layer, "norm_type", 2) != 2:
+        raise UserError(f"{type(layer).__name__} with overlapping windows, padding or another norm: no rule")
+    if layer.ceil_mode or getattr(layer, "divisor_override", None):
+        raise UserError(f"{type(layer).__name__} with ceil_mode or divisor_override rescales windows: no rule")
+    if not is_mean:
+        return abs(layer._coefficient_lip)
     return abs(layer._coefficient_lip * layer.scalingFactor) / math.sqrt(math.prod(as_pair(layer.kernel_size)))
 
 
@@ -127,8 +122,7 @@ RULES.update(
         **dict.fromkeys((PadConv1d, torchlip.SpectralConv1d), torchlip_conv_bound),
         **dict.fromkeys((torchlip.GroupSort, torchlip.GroupSort2, torchlip.FullSort), scaled_bound),
         **dict.fromkeys((torchlip.ScaledAdaptiveAvgPool2d, torchlip.ScaledAdaptativeL2NormPool2d), scaled_bound),
-        torchlip.ScaledAvgPool2d: average_bound,
-        torchlip.ScaledL2NormPool2d: pool_bound,
+        **dict.fromkeys((torchlip.ScaledAvgPool2d, torchlip.ScaledL2NormPool2d), pool_bound),
         **dict.fromkeys((torchlip.InvertibleDownSampling, torchlip.InvertibleUpSampling), on_images(one)),
         **dict.fromkeys((torchlip.BatchCentering, torchlip.LayerCentering), centering_bound),
         **dict.fromkeys((normalization.BatchCentering2D, normalization.LayerCentering2D), centering_bound),

@@ -1,7 +1,11 @@
-"""How far an attack had to go to break each sample; what is finished is kept, so that a killed attack goes on."""
+"""Attacks on what is proven: how far one had to go to break each sample, and one check of all that it finds.
+
+No class may change within its radius, no confidence may leave its range. Attacks search with the network as it is; what
+they find is judged in the arithmetic that the proof is about. What is finished is kept: a killed attack goes on.
+"""
 
 import hashlib
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -13,9 +17,12 @@ from torch import Tensor, nn
 from lipscale._random import random_stream
 from lipscale.attacks import autoattack, pgd
 from lipscale.attacks.ball import Box, distances
-from lipscale.certificates.held import BATCH, Progress
+from lipscale.certificates.certificate import Certificate
 from lipscale.certificates.proof import Proof
 
+BATCH = 250
+PointsFor = Callable[[Tensor, int], Mapping[str, Tensor]]  # (rows, number of the batch) -> points, by attack
+Progress = Callable[[str, int, int], None]  # what is being done, how much of it is, out of how much
 AttackName = Literal["pgd", "autoattack"]
 Kept = MutableMapping[str, Tensor]
 Cache = Callable[[str], Kept]  # a place for what is finished, by name
@@ -40,18 +47,30 @@ class Trial:
     inputs: Tensor  # (N, ...)
     labels: Tensor  # (N,)
     epsilon: float
+    name: str  # of the epsilon
     attack: Attack
     box: Box | None
+    cache: Cache
     on_progress: Progress
 
-    def cache_name(self, weights: str, label: str) -> str:
-        """Under which name the finished parts are kept; an attack that was mended has another."""
-        packages = ("lipscale", "pyautoattack") if self.attack.name == "autoattack" else ("lipscale",)
-        parts = (weights, self.attack, self.epsilon, self.box, tuple(map(version, packages)))
-        return f"{self.attack.name}-{label}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}"
+    def tell(self, what: str, done: int, total: int) -> None:
+        """Report progress."""
+        self.on_progress(f"{what} at {self.name}", done, total)
 
-    def broken_at(self, kept: Kept) -> Tensor:
+    def _kept(self) -> Kept:
+        """Where finished parts are kept: other weights or samples, or an attack that was mended, have another place."""
+        hasher = hashlib.sha256()
+        for tensor in [*self.net.state_dict().values(), self.inputs, self.labels]:
+            hasher.update(str((tuple(tensor.shape), tensor.dtype)).encode())
+            hasher.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        packages = ("lipscale", "pyautoattack") if self.attack.name == "autoattack" else ("lipscale",)
+        parts = (hasher.hexdigest(), self.attack, self.epsilon, self.box, tuple(map(version, packages)))
+        place = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+        return self.cache(f"{self.attack.name}-{self.name}-{place}")
+
+    def broken_at(self) -> Tensor:
         """The distance at which each sample was misclassified: 0 where it was at once, inf where no attack did it."""
+        kept = self._kept()
         if "distance" in kept:
             return kept["distance"].to(self.inputs.device)
         points = self._autoattack(kept) if self.attack.name == "autoattack" else self._pgd(kept)
@@ -70,7 +89,7 @@ class Trial:
             seed=self.attack.seed,
             batch_size=BATCH,
             finished=kept,
-            on_batch=partial(self.on_progress, "AutoAttack"),
+            on_batch=partial(self.tell, "AutoAttack"),
         )
 
     def _pgd(self, kept: Kept) -> Tensor:
@@ -81,14 +100,39 @@ class Trial:
             if f"pgd-{k}" not in kept:
                 stream = random_stream(self.attack.seed, "pgd", k)
                 kept[f"pgd-{k}"] = pgd(self.net, x, y, **how, box=self.box, generator=stream)
-            self.on_progress("PGD", k + 1, len(batches))
+            self.tell("PGD", k + 1, len(batches))
         return torch.cat([kept[f"pgd-{k}"].to(self.inputs) for k in range(len(batches))])
 
 
-def digest(net: nn.Module, inputs: Tensor, labels: Tensor) -> str:
-    """A name for these weights on these samples."""
-    hasher = hashlib.sha256()
-    for tensor in [*net.state_dict().values(), inputs, labels]:
-        hasher.update(str((tuple(tensor.shape), tensor.dtype)).encode())
-        hasher.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return hasher.hexdigest()
+@dataclass(frozen=True)
+class Held:
+    """What an attack found for a batch, held against the certificate."""
+
+    logits: Tensor  # (B, C), at the points that were found
+    broken: Tensor  # (B,): another class within the certified radius, or a confidence out of its certified range
+
+
+def attack_batches(
+    proof: Proof, inputs: Tensor, epsilon: Tensor, attack: PointsFor
+) -> Iterator[tuple[Certificate, dict[str, Held]]]:
+    """Attack batch by batch; yields a batch's certificate, and what each attack did to it. `epsilon` is (N,)."""
+    for k, rows in enumerate(torch.arange(len(inputs), device=inputs.device).split(BATCH)):
+        x, eps = inputs[rows], epsilon[rows]
+        certificate = proof(x)
+        yield certificate, {name: hold(proof, certificate, x, found, eps) for name, found in attack(rows, k).items()}
+
+
+def hold(proof: Proof, certificate: Certificate, inputs: Tensor, points: Tensor, epsilon: Tensor) -> Held:
+    """Hold points near the inputs against the inputs' certificate."""
+    predicted = certificate.logits.argmax(1)
+    logits, distance = proof(points).logits, distances(points, inputs)
+    p = torch.softmax(logits, 1).gather(1, predicted.unsqueeze(1)).squeeze(1)
+    # rounding may take a point a little beyond epsilon: it is held against the range at its own distance
+    lower, upper = certificate.confidence(torch.maximum(distance, epsilon.double()))
+    changed = (logits.argmax(1) != predicted) & within(certificate.radius(), distance)
+    return Held(logits, changed | ~((lower <= p) & (p <= upper)))
+
+
+def within(radii: Tensor, distance: Tensor) -> Tensor:
+    """Whether a distance is within a certified radius; beyond it nothing was promised, and inf is no distance."""
+    return (radii > 0) & (distance <= radii) & distance.isfinite()

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lipscale._random import random_stream
 from lipscale.attacks import apgd, autoattack, autoattack_installed, calibration_attack
-from lipscale.certificates.held import Progress, attack_batches, hold, require_proof_of
+from lipscale.certificates.attacked import Progress, attack_batches, hold
 from lipscale.certificates.proof import Proof, prove
 from lipscale.certificates.slopes import slopes
 from lipscale.errors import UserError
@@ -71,7 +71,7 @@ def audit(
         raise UserError(f"an audit needs at least 2 inputs, got {len(inputs)}")
     with evaluation_mode(net):
         proof = proof or prove(net, inputs.shape[1:], even_unconstrained=True)
-        require_proof_of(net, proof, inputs)
+        proof.require_of(net, inputs)
         radii = proof(inputs).radius()
         certified = (radii > 0) & radii.isfinite()
         attacked = int(certified.sum())

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -11,9 +10,8 @@ from torch import Tensor, nn
 from lipscale._random import random_stream
 from lipscale.attacks import calibration_attack
 from lipscale.attacks.ball import Box
-from lipscale.certificates.accuracy import epsilon_names
-from lipscale.certificates.attacked import Attack, AttackName, Cache, Kept, Trial, digest
-from lipscale.certificates.held import BATCH, Progress, attack_batches, changed_within, require_proof_of
+from lipscale.certificates.attacked import BATCH, Attack, AttackName, Cache, Progress, Trial, attack_batches, within
+from lipscale.certificates.certificate import epsilon_names
 from lipscale.certificates.proof import Proof, prove
 from lipscale.data import Samples, as_input
 from lipscale.errors import UnsoundError, UserError
@@ -115,12 +113,11 @@ def measure_robustness(
     inputs, labels = as_input(samples.inputs), samples.labels.long()
     with evaluation_mode(net):
         proof = proof or prove(net, inputs.shape[1:])
-        require_proof_of(net, proof, inputs)
-        certificate, weights, rows = proof(inputs), digest(net, inputs, labels), {}
+        proof.require_of(net, inputs)
+        certificate, rows = proof(inputs), {}
         for name, eps in zip(epsilon_names(epsilons), epsilons, strict=True):
-            progress = partial(_at, name, on_progress)
-            trial = Trial(net, proof, inputs, labels, eps, attack, box, progress)
-            rows[name] = _measure(trial, certificate.radius(labels), cache(trial.cache_name(weights, name)), name)
+            trial = Trial(net, proof, inputs, labels, eps, name, attack, box, cache, on_progress)
+            rows[name] = _measure(trial, certificate.radius(labels))
     is_pgd = attack.name == "pgd"
     return Robustness(
         attack=attack.name,
@@ -133,18 +130,14 @@ def measure_robustness(
     )
 
 
-def _at(epsilon: str, on_progress: Progress, what: str, done: int, total: int) -> None:
-    on_progress(f"{what} at {epsilon}", done, total)
-
-
-def _measure(trial: Trial, radii: Tensor, kept: Kept, name: str) -> RobustnessAt:
+def _measure(trial: Trial, radii: Tensor) -> RobustnessAt:
     """What is left at one epsilon. CRA <= ERA, sample by sample: nothing certified may be broken within its radius."""
-    broken = trial.broken_at(kept)
-    inverted = changed_within(radii, broken)
+    broken = trial.broken_at()
+    inverted = within(radii, broken)
     if inverted.any():
         sample = int(inverted.nonzero()[0])
         raise UnsoundError(
-            f"the certificate is broken at epsilon {name}: attacked sample {sample} has certified radius "
+            f"the certificate is broken at epsilon {trial.name}: attacked sample {sample} has certified radius "
             f"{float(radii[sample]):.6g} and was misclassified at distance {float(broken[sample]):.6g} "
             f"({int(inverted.sum())} such samples). Do not rely on this certificate, and please report it"
         )
@@ -176,7 +169,7 @@ def _calibration(trial: Trial) -> CalibrationUnderAttack:
                     "Do not rely on this certificate, and please report it"
                 )
             found[kind].append(held.logits)
-        trial.on_progress("calibration attacks", k + 1, -(-len(inputs) // BATCH))
+        trial.tell("calibration attacks", k + 1, -(-len(inputs) // BATCH))
     bins, rows = bins_for(len(labels)), {}
     for kind, parts in found.items():
         logits = torch.cat(parts)

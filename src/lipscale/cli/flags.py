@@ -1,7 +1,6 @@
 """The settings as command-line flags: written once, in Settings, where they are documented and checked."""
 
 import inspect
-from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
@@ -19,20 +18,29 @@ HELP_GROUPS = {
 }
 
 
+# what stands for a value in --help, by the first word that its type has
+METAVARS = {
+    "tuple[str": "NAMES",
+    "tuple": "NUMBERS",
+    "Path": "PATH",
+    "bool": "true|false",
+    "int": "N",
+    "float": "NUMBER",
+    "str": "TEXT",
+}
+
+
 def with_settings_as_flags(command: Any) -> Any:
-    """Give the command one flag for each setting."""
-    argument = Annotated[Path | None, typer.Argument(metavar="SETTINGS.yaml", help="Settings in a YAML file.")]
-    recipe = Annotated[
-        str | None, typer.Option(metavar="NAME", help="Start from the settings of one of the paper's runs.")
-    ]
-    resume = Annotated[Path | None, typer.Option(metavar="RUN", help="Continue a run that was stopped.")]
-    annotations: dict[str, Any] = {"settings_file": argument, "recipe": recipe, "resume": resume}
+    """Give the command one flag for each setting, beside its own."""
+    *own, _ = inspect.signature(command).parameters.values()  # the last one takes the settings
+    annotations: dict[str, Any] = {parameter.name: parameter.annotation for parameter in own}
     group = ""
     for name, field in Settings.model_fields.items():
         group = HELP_GROUPS.get(name, group)
         default = "" if field.default is None else f" [default: {_shown(field.default)}]"
         choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else None
-        metavar = "|".join(choices) if choices else _kind(field.annotation)
+        kind = next((metavar for word, metavar in METAVARS.items() if word in str(field.annotation)), "VALUE")
+        metavar = "|".join(choices) if choices else kind
         # text all the way: Settings checks it and names the flag, as it does for YAML
         option = typer.Option(metavar=metavar, help=as_commands(f"{field.description}{default}"), rich_help_panel=group)
         annotations[name] = Annotated[str | None, option]
@@ -46,19 +54,3 @@ def with_settings_as_flags(command: Any) -> Any:
 
 def _shown(value: Any) -> str:
     return ",".join(f"{v:.4g}" for v in value) if isinstance(value, tuple) else str(value)
-
-
-def _kind(annotation: Any) -> str:
-    text = str(annotation)
-    for word, metavar in (
-        ("tuple[str", "NAMES"),
-        ("tuple", "NUMBERS"),
-        ("Path", "PATH"),
-        ("bool", "true|false"),
-        ("int", "N"),
-        ("float", "NUMBER"),
-        ("str", "TEXT"),
-    ):
-        if word in text:
-            return metavar
-    return "VALUE"

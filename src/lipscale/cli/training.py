@@ -2,7 +2,7 @@
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -12,9 +12,13 @@ from lipscale.settings import Settings
 
 
 def train(
-    settings_file: Path | None = None,
-    recipe: str | None = None,
-    resume: Path | None = None,
+    settings_file: Annotated[
+        Path | None, typer.Argument(metavar="SETTINGS.yaml", help="Settings in a YAML file.")
+    ] = None,
+    recipe: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Start from the settings of one of the paper's runs.")
+    ] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Continue a run that was stopped.")] = None,
     **flags: str | None,
 ) -> None:
     """Train a calibrated, certified classifier and write a run folder.
@@ -39,30 +43,27 @@ def train(
     if resume is not None:
         if given or settings_file or recipe:
             raise UserError("a resumed run keeps its settings: give --resume RUN alone")
-        _watch(resume, None)
+        _watch(resume)
         return
-    values: dict[str, Any] = _recipe(recipe).model_dump() if recipe else {}
+    values: dict[str, Any] = {}
     place: dict[str, str] = {}
+    if recipe:
+        from lipscale.experiments import RECIPES
+
+        if recipe not in RECIPES:
+            raise UserError(f"unknown recipe {recipe!r}; known: {', '.join(RECIPES)}")
+        values = RECIPES[recipe]().model_dump()
     if settings_file is not None:
         from lipscale.runs.settings_file import read_settings
 
         from_file, place = read_settings(settings_file)
         values |= from_file
-    place = {key: where for key, where in place.items() if key not in given}
     place |= {key: f"--{key.replace('_', '-')}" for key in given}
-    _watch(None, Settings.checked({**values, **given}, place=place))
+    _watch(Settings.checked({**values, **given}, place=place))
 
 
-def _recipe(name: str) -> Settings:
-    from lipscale.experiments import RECIPES
-
-    if name not in RECIPES:
-        raise UserError(f"unknown recipe {name!r}; known: {', '.join(RECIPES)}")
-    return RECIPES[name]()
-
-
-def _watch(folder: Path | None, settings: Settings | None) -> None:
-    """Train or resume behind a progress display, then say what came out."""
+def _watch(what: Settings | Path) -> None:
+    """Train by settings, or resume a folder, behind a progress display, then say what came out."""
     from lipscale.cli.show import print_metrics
     from lipscale.cli.signals import StopRequest, polite_stop
     from lipscale.report import write_report
@@ -78,11 +79,8 @@ def _watch(folder: Path | None, settings: Settings | None) -> None:
             stack.enter_context(polite_stop(stop, lambda line: typer.echo(line, err=True)))
 
         try:
-            if settings is not None:
-                run = train(settings, on_start=on_start, should_stop=stop)
-            else:
-                assert folder is not None
-                run = resume(folder, on_start=on_start, should_stop=stop)
+            how: Any = {"on_start": on_start, "should_stop": stop}
+            run = train(what, **how) if isinstance(what, Settings) else resume(what, **how)
         except (StoppedError, KeyboardInterrupt) as stopped:
             again = f"go on with lipscale.resume('{started[0]}')" if started else "nothing was written"
             text = as_commands(str(stopped) or f"stopped at once; {again}")
