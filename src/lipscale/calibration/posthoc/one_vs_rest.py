@@ -68,7 +68,7 @@ class HistogramBinning(OneVsRest):
         edges = samples.quantiles(self.bins) if self.equal_mass else np.linspace(0, 1, self.bins + 1)[1:-1]
         total, hits, middle = samples.counts(edges)
         share = np.where(total > 0, hits / np.maximum(total, 1), middle)
-        return lambda values: share[bin_of(edges, values)]
+        return lambda values: share[np.searchsorted(edges, values)]
 
 
 class BayesianBinning(OneVsRest):
@@ -94,7 +94,7 @@ class BayesianBinning(OneVsRest):
         chosen = [(w, edges, mean) for w, (edges, mean, _) in zip(weight, models, strict=True) if w > TINY]
 
         def apply(values: np.ndarray) -> np.ndarray:
-            return sum((w * mean[bin_of(edges, values)] for w, edges, mean in chosen), np.zeros_like(values))
+            return sum((w * mean[np.searchsorted(edges, values)] for w, edges, mean in chosen), np.zeros_like(values))
 
         return apply
 
@@ -132,8 +132,3 @@ class Sorted:
         ends = np.concatenate(([0], np.searchsorted(self.p, edges, side="right"), [len(self.p)]))
         borders = np.concatenate(([0.0], edges, [1.0]))
         return np.diff(ends), np.diff(self.hits_up_to[ends]), (borders[:-1] + borders[1:]) / 2
-
-
-def bin_of(edges: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """The bin (lower, upper] of each value, by the inner edges."""
-    return np.searchsorted(edges, values, side="left")
