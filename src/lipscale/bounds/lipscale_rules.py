@@ -5,23 +5,10 @@ from dataclasses import replace
 
 from torch import nn
 
+from lipscale import layers
 from lipscale.bounds.norms import Geometry, norm_of
 from lipscale.bounds.torch_rules import linear_bound, one
 from lipscale.bounds.walk import RULES, Walk, on_images
-from lipscale.layers import (
-    BatchCentering,
-    Concatenate,
-    ConvexResidual,
-    GroupSort2,
-    L2NormPool2d,
-    OrthoConv2d,
-    OrthoLinear,
-    PadToMultiple,
-    Scale,
-    Shift,
-    Standardise,
-    Sum,
-)
 
 
 def sequence_bound(net: nn.Sequential, bound: Walk) -> float:
@@ -29,7 +16,7 @@ def sequence_bound(net: nn.Sequential, bound: Walk) -> float:
     return math.prod(bound(module) for module in net)
 
 
-def residual_bound(block: ConvexResidual, bound: Walk) -> float:
+def residual_bound(block: layers.ConvexResidual, bound: Walk) -> float:
     """The blend: alpha B(branch) + (1 - alpha) sigma B(skip)."""
     branch, skip = bound(block.branch), abs(float(block.sigma)) * bound(block.skip)
     # as the network rounds it, and as float64 would: whichever is worse
@@ -37,14 +24,14 @@ def residual_bound(block: ConvexResidual, bound: Walk) -> float:
     return max(alpha * branch + (1 - alpha) * skip for alpha in alphas)
 
 
-def ortho_geometry(layer: OrthoConv2d, bound: Walk) -> Geometry:
+def ortho_geometry(layer: layers.OrthoConv2d, bound: Walk) -> Geometry:
     """As with zero padding, also where it is circular: the layer refuses the sizes on which that is not circulant."""
     shape, pads = bound.shape(layer), (layer.padding, layer.padding)
     extent, stride = (layer.kernel_size, layer.kernel_size), (layer.stride, layer.stride)
     return Geometry(extent, stride, padding=(pads, pads), size=shape and shape[1:])
 
 
-def ortho_conv_bound(layer: OrthoConv2d, bound: Walk) -> float:
+def ortho_conv_bound(layer: layers.OrthoConv2d, bound: Walk) -> float:
     """A square, orthogonal convolution; where it wraps around, it is no part of a larger torus."""
     where = ortho_geometry(layer, bound)
     return norm_of(layer.weight, where if layer.padding_mode == "zeros" else replace(where, size=None))
@@ -53,14 +40,14 @@ def ortho_conv_bound(layer: OrthoConv2d, bound: Walk) -> float:
 RULES.update(
     {
         nn.Sequential: sequence_bound,
-        ConvexResidual: residual_bound,
-        Sum: lambda block, bound: bound(block.branch) + bound(block.skip),
-        Concatenate: lambda block, bound: math.hypot(*(bound(branch) for branch in block)),
-        OrthoConv2d: on_images(ortho_conv_bound),
-        OrthoLinear: linear_bound,
-        Standardise: lambda layer, bound: 1 / float(layer.std.double().abs().min()),
-        Scale: lambda layer, bound: abs(float(layer.factor)),
-        **dict.fromkeys((BatchCentering, GroupSort2, Shift), one),
-        **dict.fromkeys((L2NormPool2d, PadToMultiple), on_images(one)),
+        layers.ConvexResidual: residual_bound,
+        layers.Sum: lambda block, bound: bound(block.branch) + bound(block.skip),
+        layers.Concatenate: lambda block, bound: math.hypot(*(bound(branch) for branch in block)),
+        layers.OrthoConv2d: on_images(ortho_conv_bound),
+        layers.OrthoLinear: linear_bound,
+        layers.Standardise: lambda layer, bound: 1 / float(layer.std.double().abs().min()),
+        layers.Scale: lambda layer, bound: abs(float(layer.factor)),
+        **dict.fromkeys((layers.BatchCentering, layers.GroupSort2, layers.Shift), one),
+        **dict.fromkeys((layers.L2NormPool2d, layers.PadToMultiple), on_images(one)),
     }
 )

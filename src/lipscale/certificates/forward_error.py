@@ -21,24 +21,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import type_before_parametrizations
 
+from lipscale import layers
 from lipscale.bounds import Walk, is_plain_sequence, matrix_norm
 from lipscale.bounds.lipscale_rules import ortho_geometry
 from lipscale.bounds.norms import dilated, split_phases
 from lipscale.bounds.torch_rules import batch_norm_gains, geometry
-from lipscale.layers import (
-    BatchCentering,
-    Concatenate,
-    ConvexResidual,
-    GroupSort2,
-    L2NormPool2d,
-    OrthoConv2d,
-    OrthoLinear,
-    PadToMultiple,
-    Scale,
-    Shift,
-    Standardise,
-    Sum,
-)
 
 # the error of a module that has no rule here, in units of the last place of its largest possible output: more than a
 # sum of a million terms can be off
@@ -120,10 +107,10 @@ def _through(module: nn.Module, values: Values, walk: Walk, unit: float) -> Valu
             values = _through(child, values, walk, unit)
         return values
     kind: Any = type_before_parametrizations(module)
-    if kind in (ConvexResidual, Sum):
+    if kind in (layers.ConvexResidual, layers.Sum):
         return _joined(cast(Any, module), values, walk, unit)
-    if kind is Concatenate:
-        parts = [_through(branch, values, walk, unit) for branch in cast(Concatenate, module)]
+    if kind is layers.Concatenate:
+        parts = [_through(branch, values, walk, unit) for branch in cast(layers.Concatenate, module)]
         return Values(_total([part.norm for part in parts]), _total([part.error for part in parts]))
     # exactly this type: a subclass may compute something else
     return RULES.get(kind, _measured(UNKNOWN))(module, walk, unit)(values)
@@ -133,11 +120,11 @@ def _total(parts: list[Affine]) -> Affine:
     return Affine(math.hypot(*(p.slope for p in parts)), math.hypot(*(p.offset for p in parts)))
 
 
-def _joined(block: "ConvexResidual | Sum", values: Values, walk: Walk, unit: float) -> Values:
+def _joined(block: "layers.ConvexResidual | layers.Sum", values: Values, walk: Walk, unit: float) -> Values:
     """alpha * branch + (1 - alpha) * sigma * skip: the two paths' errors, blended, and that of blending them."""
     branch, skip = _through(block.branch, values, walk, unit), _through(block.skip, values, walk, unit)
     sigma = alpha = beta = 1.0
-    if isinstance(block, ConvexResidual):
+    if isinstance(block, layers.ConvexResidual):
         sigma, alpha = abs(float(block.sigma)), float(block.alpha.detach().double())
         beta = (1 - alpha) * sigma
     # alpha is a function of one number, and the blend takes a handful of operations on the two paths
@@ -158,7 +145,7 @@ def _pixels(module: nn.Module, walk: Walk) -> float:
 
 def _bias(layer: Any) -> float:
     """The norm of the bias in use."""
-    bias = layer.scaled_bias() if isinstance(layer, OrthoLinear | OrthoConv2d) else layer.bias
+    bias = layer.scaled_bias() if isinstance(layer, layers.OrthoLinear | layers.OrthoConv2d) else layer.bias
     return 0.0 if bias is None else float(bias.detach().double().norm())
 
 
@@ -171,7 +158,7 @@ def _linear(layer: Any, walk: Walk, unit: float) -> Layer:
 
 def _conv(layer: Any, walk: Walk, unit: float) -> Layer:
     """|K| has its largest response at frequency zero, so its norm is that of the sum of its taps."""
-    where = ortho_geometry(layer, walk) if isinstance(layer, OrthoConv2d) else geometry(layer, walk)
+    where = ortho_geometry(layer, walk) if isinstance(layer, layers.OrthoConv2d) else geometry(layer, walk)
     weight = layer.weight.detach().double().abs()
     kernels = dilated(weight, where.dilation).chunk(where.groups)
     largest = max(matrix_norm(split_phases(kernel, where.stride).sum((2, 3))) for kernel in kernels)
@@ -180,18 +167,18 @@ def _conv(layer: Any, walk: Walk, unit: float) -> Layer:
     return Layer(walk(layer), bias, error * (largest * where.padding_factor()), error * bias)
 
 
-def _shift(layer: Shift, walk: Walk, unit: float) -> Layer:
+def _shift(layer: layers.Shift, walk: Walk, unit: float) -> Layer:
     size = float(layer.shift.double().norm()) * _pixels(layer, walk)
     return Layer(1.0, size, unit, unit * size)
 
 
-def _centering(layer: BatchCentering, walk: Walk, unit: float) -> Layer:
+def _centering(layer: layers.BatchCentering, walk: Walk, unit: float) -> Layer:
     parts = layer.scale.double() * torch.stack((layer.bias.detach(), layer.known_mean())).double()
     size = float(parts.norm(dim=1).sum()) * _pixels(layer, walk)
     return Layer(1.0, size, unit, 4 * unit * size)
 
 
-def _standardise(layer: Standardise, walk: Walk, unit: float) -> Layer:
+def _standardise(layer: layers.Standardise, walk: Walk, unit: float) -> Layer:
     size = float((layer.mean.double() / layer.std.double()).norm()) * _pixels(layer, walk)
     return Layer(walk(layer), size, 3 * unit * walk(layer), 3 * unit * size)
 
@@ -209,10 +196,6 @@ def _batch_norm(layer: Any, walk: Walk, unit: float) -> Layer:
     shift = float((batch_norm_gains(layer) * layer.running_mean.double()).norm())
     size = (shift + _bias(layer)) * _pixels(layer, walk)
     return Layer(walk(layer), size, FUNCTION * unit * walk(layer), FUNCTION * unit * size)
-
-
-def _exact(layer: nn.Module, walk: Walk, unit: float) -> Layer:
-    return Layer(walk(layer))
 
 
 def _measured(ulps: float) -> Rule:
@@ -234,21 +217,21 @@ def _at_zero(layer: nn.Module, walk: Walk) -> float:
         return float(layer(like.new_zeros(1, *shape)).double().norm()) * (1 + 1e-3)
 
 
+EXACT = (
+    *(layers.GroupSort2, layers.PadToMultiple, nn.ReLU, nn.MaxPool2d, nn.Dropout),
+    *(nn.Identity, nn.Flatten, nn.Unflatten, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle),
+    *(nn.ZeroPad2d, nn.CircularPad2d, nn.ReflectionPad2d, nn.ReplicationPad2d),
+)
+FUNCTIONS = (layers.Scale, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh)
 RULES: dict[type[nn.Module], Rule] = {
-    nn.Linear: _linear,
-    OrthoLinear: _linear,
-    nn.Conv2d: _conv,
-    OrthoConv2d: _conv,
-    BatchCentering: _centering,
-    Shift: _shift,
-    Standardise: _standardise,
-    L2NormPool2d: _pool(3),
+    **dict.fromkeys((nn.Linear, layers.OrthoLinear), _linear),
+    **dict.fromkeys((nn.Conv2d, layers.OrthoConv2d), _conv),
+    layers.BatchCentering: _centering,
+    layers.Shift: _shift,
+    layers.Standardise: _standardise,
+    layers.L2NormPool2d: _pool(3),
     **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d), _batch_norm),
     **dict.fromkeys((nn.AvgPool2d, nn.AdaptiveAvgPool2d), _pool(2)),
-    **dict.fromkeys((GroupSort2, PadToMultiple, nn.Identity, nn.Flatten, nn.Unflatten, nn.PixelUnshuffle), _exact),
-    **dict.fromkeys((nn.PixelShuffle, nn.ChannelShuffle, nn.ReLU, nn.MaxPool2d, nn.ZeroPad2d, nn.Dropout), _exact),
-    **dict.fromkeys((nn.CircularPad2d, nn.ReflectionPad2d, nn.ReplicationPad2d), _exact),
-    **dict.fromkeys(
-        (Scale, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh), _measured(FUNCTION)
-    ),
+    **dict.fromkeys(EXACT, lambda layer, walk, unit: Layer(walk(layer))),
+    **dict.fromkeys(FUNCTIONS, _measured(FUNCTION)),
 }
