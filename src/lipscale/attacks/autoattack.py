@@ -83,8 +83,7 @@ def autoattack(
             found[batch] = finished[key].to(inputs)
             on_batch(number * at_most + k + 1, len(parts) * at_most)
         with torch.no_grad():
-            still = [b[net(found[b]).argmax(1) == labels[b]] for b in batches]
-        left = torch.cat(still) if still else left
+            left = torch.cat([left[:0], *(b[net(found[b]).argmax(1) == labels[b]] for b in batches)])
         if len(batches) < at_most:  # what is broken needs no further attack
             on_batch((number + 1) * at_most, len(parts) * at_most)
     return found

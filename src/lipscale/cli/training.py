@@ -67,14 +67,8 @@ def train(
             raise UserError("a resumed run keeps its settings: give --resume RUN alone")
         _watch(resume)
         return
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = _recipe(recipe) if recipe else {}
     place: dict[str, str] = {}
-    if recipe:
-        from lipscale.experiments import RECIPES
-
-        if recipe not in RECIPES:
-            raise UserError(f"unknown recipe {recipe!r}; known: {', '.join(RECIPES)}")
-        values = RECIPES[recipe]().model_dump()
     if settings_file is not None:
         from lipscale.runs.settings_file import read_settings
 
@@ -82,6 +76,14 @@ def train(
         values |= from_file
     place |= {key: f"--{key.replace('_', '-')}" for key in given}
     _watch(Settings.checked({**values, **given}, place=place))
+
+
+def _recipe(name: str) -> dict[str, Any]:
+    from lipscale.experiments import RECIPES
+
+    if name not in RECIPES:
+        raise UserError(f"unknown recipe {name!r}; known: {', '.join(RECIPES)}")
+    return RECIPES[name]().model_dump()
 
 
 def _watch(what: Settings | Path) -> None:
