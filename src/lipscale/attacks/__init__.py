@@ -1,8 +1,7 @@
 """Attacks: what certificates, robust accuracy and calibration are tested against."""
 
-from lipscale.attacks.apgd import apgd
+from lipscale.attacks.apgd import CalibrationAttack, apgd, calibration_attack, confidence_attack
 from lipscale.attacks.autoattack import autoattack, autoattack_installed, require_autoattack
-from lipscale.attacks.calibration import CalibrationAttack, calibration_attack, confidence_attack
 from lipscale.attacks.pgd import pgd, worst_points
 
 __all__ = [

@@ -76,22 +76,17 @@ def autoattack(
         attack.attacks_to_run = [part]
         batches = left.split(batch_size) if len(left) else ()
         for k, batch in enumerate(batches):
-            key = f"{part}-{k}-{_name(batch)}"
+            # which samples it holds: elsewhere, rounding may have left others over, and their points must not mix
+            key = f"{part}-{k}-{hashlib.sha256(repr(batch.tolist()).encode()).hexdigest()[:12]}"
             if key not in finished:
                 finished[key] = _run(attack, inputs[batch], labels[batch])
             found[batch] = finished[key].to(inputs)
             on_batch(number * at_most + k + 1, len(parts) * at_most)
         with torch.no_grad():
-            still = [b[net(found[b]).argmax(1) == labels[b]] for b in batches]
-        left = torch.cat(still) if still else left
+            left = torch.cat([left[:0], *(b[net(found[b]).argmax(1) == labels[b]] for b in batches)])
         if len(batches) < at_most:  # what is broken needs no further attack
             on_batch((number + 1) * at_most, len(parts) * at_most)
     return found
-
-
-def _name(batch: Tensor) -> str:
-    """Which samples a batch holds: elsewhere, rounding may have left others over, and their points must not mix."""
-    return hashlib.sha256(repr(batch.tolist()).encode()).hexdigest()[:12]
 
 
 def _standard(net: nn.Module, classes: int, epsilon: float, seed: int, device: torch.device) -> Any:

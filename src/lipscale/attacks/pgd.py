@@ -1,5 +1,8 @@
 """Projected gradient descent in the l2 norm (Madry et al., 2018), with restarts."""
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -8,6 +11,7 @@ from lipscale.attacks.ball import Box, direction, norms, project, value_and_grad
 from lipscale.losses import margin
 
 STEP = 2.5  # steps of 2.5 epsilon / steps reach every point of the ball from every other
+cross_entropies = partial(F.cross_entropy, reduction="none")
 
 
 def pgd(
@@ -54,7 +58,8 @@ def pgd(
         if len(left) == 0:
             break
         x, y = inputs[left], labels[left]
-        points = _descend(net, x, y, epsilon, steps, use_margin=restart % 2 == 1, box=box, generator=generator)
+        loss = (lambda z, y: -margin(z, y)) if restart % 2 else cross_entropies
+        points = _climb(net, x, y, epsilon, steps, loss, until_wrong=True, box=box, generator=generator)
         with torch.no_grad():
             fooled = net(points).argmax(1) != y
         found[left[fooled]] = points[fooled]
@@ -76,44 +81,35 @@ def worst_points(
 
     Unlike `pgd` it does not stop at the first error: a loss is to be learned from, so that all steps are taken.
     """
-    radius, x = _start(inputs, epsilon, box, generator)
-    for _ in range(steps):
-        _, gradient = value_and_gradient(lambda points: F.cross_entropy(net(points), labels, reduction="none"), x)
-        x = project(x + (STEP * epsilon / steps) * gradient / norms(gradient), inputs, radius, box)
-    return x
+    return _climb(net, inputs, labels, epsilon, steps, cross_entropies, box=box, generator=generator)
 
 
-def _start(inputs: Tensor, epsilon: float, box: Box | None, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-    """The radius around each sample, shaped to multiply it, and a random point within it."""
-    radius = torch.full((len(inputs), *[1] * (inputs.ndim - 1)), epsilon, dtype=inputs.dtype, device=inputs.device)
-    share = torch.rand(radius.shape, generator=generator, dtype=inputs.dtype).to(inputs.device)
-    return radius, project(inputs + direction(inputs, generator) * radius * share, inputs, radius, box)
-
-
-def _descend(
+def _climb(
     net: nn.Module,
     inputs: Tensor,
     labels: Tensor,
     epsilon: float,
     steps: int,
+    loss: Callable[[Tensor, Tensor], Tensor],
     *,
-    use_margin: bool,
+    until_wrong: bool = False,
     box: Box | None,
     generator: torch.Generator | None,
 ) -> Tensor:
-    """One restart: the first misclassified point on each sample's path, or its end."""
-    radius, x = _start(inputs, epsilon, box, generator)
-    fooled = torch.zeros(len(inputs), dtype=torch.bool, device=inputs.device)
+    """Follow the gradient of a loss from a random point of each ball, to the end or up to the first error."""
+    radius = torch.full((len(inputs), *[1] * (inputs.ndim - 1)), epsilon, dtype=inputs.dtype, device=inputs.device)
+    share = torch.rand(radius.shape, generator=generator, dtype=inputs.dtype).to(inputs.device)
+    x = project(inputs + direction(inputs, generator) * radius * share, inputs, radius, box)
+    wrong = torch.zeros_like(labels, dtype=torch.bool)
 
-    def loss(points: Tensor) -> Tensor:
-        nonlocal fooled
+    def objective(points: Tensor) -> Tensor:
+        nonlocal wrong
         logits = net(points)
-        fooled = logits.detach().argmax(1) != labels
-        return -margin(logits, labels) if use_margin else F.cross_entropy(logits, labels, reduction="none")
+        wrong = logits.detach().argmax(1) != labels
+        return loss(logits, labels)
 
     for _ in range(steps):
-        _, gradient = value_and_gradient(loss, x)
-        step = (STEP * epsilon / steps) * gradient / norms(gradient)
-        moved = project(x + step, inputs, radius, box)
-        x = torch.where(fooled.view(radius.shape), x, moved)  # what is found stays found
+        _, gradient = value_and_gradient(objective, x)
+        moved = project(x + (STEP * epsilon / steps) * gradient / norms(gradient), inputs, radius, box)
+        x = torch.where(wrong.view(radius.shape), x, moved) if until_wrong else moved  # what is found stays found
     return x

@@ -1,28 +1,19 @@
 """Set L and read L: the nominal constant. What a certificate uses is `lipscale.bounds.lipschitz_bound`."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import nn
 
+from lipscale import layers
 from lipscale.bounds.walk import is_plain_sequence
 from lipscale.errors import UserError
-from lipscale.layers import (
-    AtScale,
-    ConvexResidual,
-    GroupSort2,
-    HalfAbs,
-    L2NormPool2d,
-    MirrorAverage,
-    PadToMultiple,
-    Patches,
-    ScaledLayer,
-    Standardise,
-)
 
 # f(c x) = c f(x) for c > 0, or at the input, where no scale has acted yet: a scale passes through unchanged
 HOMOGENEOUS = {
-    *(GroupSort2, HalfAbs, L2NormPool2d, PadToMultiple, Patches, Standardise),
+    *(layers.GroupSort2, layers.HalfAbs, layers.L2NormPool2d, layers.PadToMultiple, layers.Patches, layers.Standardise),
     *(nn.Identity, nn.Flatten, nn.PixelUnshuffle, nn.PixelShuffle, nn.Dropout, nn.Dropout2d),
     *(nn.ReLU, nn.LeakyReLU, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d),
 }
@@ -30,7 +21,7 @@ HOMOGENEOUS = {
 
 def is_constrained(net: nn.Module) -> bool:
     """Whether the network has layers that carry a constant; an unconstrained twin has none."""
-    return any(isinstance(module, ScaledLayer) for module in net.modules())
+    return any(isinstance(module, layers.ScaledLayer) for module in net.modules())
 
 
 @torch.no_grad()
@@ -74,57 +65,42 @@ def get_lipschitz(net: nn.Module) -> float:
         5.0
     """
     scaled_depth(net)
-    return _nominal(net)
+    return float(_along(net, lambda layer: float(layer.sigma), math.prod))
 
 
 def scaled_depth(net: nn.Module) -> int:
     """D, the number of scaled layers along one path (18 in the paper's ResNet-18); skips do not count."""
-    scaled = [m for m in net.modules() if isinstance(m, AtScale)]
-    if len(scaled) != sum(isinstance(m, AtScale) for _, m in net.named_modules(remove_duplicate=False)):
+    scaled = [m for m in net.modules() if isinstance(m, layers.AtScale)]
+    if len(scaled) != sum(isinstance(m, layers.AtScale) for _, m in net.named_modules(remove_duplicate=False)):
         raise UserError(f"{type(net).__name__} runs one scaled layer in several places, which need sigmas of their own")
-    _require_input_layers_first(net)
-    depth = _depth(net)
+    seen = False
+    for module in net.modules():  # in the order in which a sequence runs
+        seen = seen or isinstance(module, layers.ScaledLayer)
+        if seen and isinstance(module, layers.Standardise):  # a shift by a fixed mean does not scale with L
+            raise UserError("Standardise works on the input: put it before every layer that carries a scale")
+    depth = int(_along(net, lambda layer: 1, sum))
     if depth == 0:
         raise UserError(f"{type(net).__name__} has no scaled layer (OrthoConv2d, OrthoLinear) to carry a constant")
     return depth
 
 
-def _require_input_layers_first(net: nn.Module) -> None:
-    """A shift by a fixed mean does not scale with L: it belongs before every scaled layer."""
-    seen = False
-    for module in net.modules():  # in the order in which a sequence runs
-        seen = seen or isinstance(module, ScaledLayer)
-        if seen and isinstance(module, Standardise):
-            raise UserError("Standardise works on the input: put it before every layer that carries a scale")
-
-
-def _depth(module: nn.Module) -> int:
-    if isinstance(module, ScaledLayer):
-        return 1
-    if isinstance(module, ConvexResidual):
-        return _depth(module.branch)
-    return sum(_depth(child) for child in _chain(module))
-
-
-def _nominal(module: nn.Module) -> float:
-    if isinstance(module, ScaledLayer):
-        return float(module.sigma)
-    if isinstance(module, ConvexResidual):
-        return _nominal(module.branch)
-    product = 1.0
-    for child in _chain(module):
-        product *= _nominal(child)
-    return product
+def _along(module: nn.Module, value: Callable[[Any], float], join: Callable[[Iterable[float]], float]) -> float:
+    """The values of the scaled layers along one path, joined as the modules are nested."""
+    if isinstance(module, layers.ScaledLayer):
+        return value(module)
+    if isinstance(module, layers.ConvexResidual):
+        return _along(module.branch, value, join)
+    return join(_along(child, value, join) for child in _chain(module))
 
 
 def _project(module: nn.Module, sigma: float, *, scale: float) -> float:
     """Give each module its sigma and the scale that it works at; return the scale behind the module."""
-    if isinstance(module, ScaledLayer):
+    if isinstance(module, layers.ScaledLayer):
         scale *= sigma
         module.sigma.fill_(sigma)
-    if isinstance(module, AtScale):
+    if isinstance(module, layers.AtScale):
         module.scale.fill_(scale)
-    elif isinstance(module, ConvexResidual):
+    elif isinstance(module, layers.ConvexResidual):
         behind = _project(module.branch, sigma, scale=scale)
         _project(module.skip, 1.0, scale=scale)  # the skip's sigma sits in the residual itself
         module.sigma.fill_(behind / scale)
@@ -139,11 +115,11 @@ def _chain(module: nn.Module) -> Sequence[nn.Module]:
     """The modules that run one after the other inside this one."""
     if isinstance(module, nn.Sequential) and is_plain_sequence(module):
         return list(module)
-    if isinstance(module, MirrorAverage):
+    if isinstance(module, layers.MirrorAverage):
         return [module.net]
-    if isinstance(module, AtScale):
+    if isinstance(module, layers.AtScale):
         return []  # its bias or mean is scaled along
-    hidden = [name for name, m in module.named_modules() if m is not module and isinstance(m, AtScale)]
+    hidden = [name for name, m in module.named_modules() if m is not module and isinstance(m, layers.AtScale)]
     if hidden:
         raise UserError(
             f"cannot see in which order {type(module).__name__} runs its scaled layers ({hidden[0]}, ...): "

@@ -7,6 +7,7 @@ largest norm of a symbol. Everything here bounds that maximum, or the one over t
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +26,52 @@ def matrix_norm(matrix: Tensor) -> float:
     return float(torch.linalg.matrix_norm(matrix.detach().double(), ord=2)) * ROUNDING
 
 
+@dataclass(frozen=True)
+class Geometry:
+    """Where the taps of a 2-d convolution go; `padding` is (top, bottom), (left, right)."""
+
+    extent: Pair  # of the kernel, with its holes
+    stride: Pair = (1, 1)
+    dilation: Pair = (1, 1)
+    groups: int = 1
+    padding: tuple[Pair, Pair] = ((0, 0), (0, 0))
+    padding_mode: str = "zeros"
+    size: Sequence[int] | None = None  # of an input; none stands for every size
+
+    def outputs(self, axis: int, size: int) -> int:
+        """How many outputs an axis of this size has."""
+        return (size + sum(self.padding[axis]) - self.extent[axis]) // self.stride[axis] + 1
+
+    def padding_factor(self) -> float:
+        """How much more than its kernel on the unbounded grid a padded convolution can expand.
+
+        Zeros and a circular padding that makes a circulant matrix: not at all. Else padding copies pixels, and as an
+        operator it has the norm sqrt(the most copies of one).
+        """
+        circulant = self.padding_mode == "circular" and all(map(self._is_circulant, (0, 1)))
+        if self.padding_mode == "zeros" or circulant:
+            return 1.0
+        return math.sqrt(math.prod(map(self._most_copies, (0, 1))))
+
+    def _is_circulant(self, axis: int) -> bool:
+        """Whether circular padding along an axis gives rows of a circulant matrix, each at most once."""
+        step = self.stride[axis]
+        if self.size is None:
+            return step == 1 and sum(self.padding[axis]) < self.extent[axis]
+        size = self.size[axis]
+        return size % step == 0 and self.outputs(axis, size) * step <= size
+
+    def _most_copies(self, axis: int) -> int:
+        """How often padding along an axis repeats a pixel, itself included, at most."""
+        pads = self.padding[axis]
+        if pads == (0, 0):
+            return 1
+        if self.size is None:  # the smallest input that the mode allows is the worst
+            return 1 + sum(pads) if self.padding_mode == "replicate" else 3
+        line = torch.arange(self.size[axis], dtype=torch.float64).view(1, 1, -1)
+        return int(torch.bincount(F.pad(line, pads, mode=self.padding_mode).flatten().long()).max())
+
+
 def conv_norm(
     weight: Tensor,
     *,
@@ -39,39 +86,27 @@ def conv_norm(
 
     `padding` is (top, bottom), (left, right). Groups work on channels of their own, so the largest one counts.
     """
-    kernels = dilated(weight.detach().double(), dilation).chunk(groups)
-    return max(_group_norm(kernel, stride, padding, padding_mode, size) for kernel in kernels)
+    height, width = ((k - 1) * d + 1 for k, d in zip(weight.shape[2:], dilation, strict=True))
+    return norm_of(weight, Geometry((height, width), stride, dilation, groups, padding, padding_mode, size))
 
 
-def _group_norm(
-    kernel: Tensor, stride: Pair, padding: tuple[Pair, Pair], mode: str, size: Sequence[int] | None
-) -> float:
-    extent = (kernel.shape[2], kernel.shape[3])
-    symbol = split_phases(kernel, stride)
-    if mode == "zeros" or not any(map(any, padding)):
+def norm_of(weight: Tensor, where: Geometry) -> float:
+    """See `conv_norm`."""
+    kernels = dilated(weight.detach().double(), where.dilation).chunk(where.groups)
+    return max(_group_norm(split_phases(kernel, where.stride), where) for kernel in kernels)
+
+
+def _group_norm(symbol: Tensor, where: Geometry) -> float:
+    size, stride = where.size, where.stride
+    if where.padding_mode == "zeros" or not any(map(any, where.padding)):
         # restricting inputs and outputs of the unbounded grid to a part of it cannot add to the norm; and a torus
         # that is larger than the input by the kernel holds the same operator without wrapping around
         torus = None if size is None else tuple(-(-size[i] // stride[i]) + symbol.shape[2 + i] for i in (0, 1))
         return _norm_on_all_frequencies(symbol, torus)
-    factor = padding_factor(extent, stride=stride, padding=padding, padding_mode=mode, size=size)
+    factor = where.padding_factor()
     if factor == 1 and size is not None:  # circular, and exactly so
         return _norm_on_torus(symbol, (size[0] // stride[0], size[1] // stride[1]))
     return factor * _norm_on_all_frequencies(symbol, None)
-
-
-def padding_factor(
-    extent: Pair, *, stride: Pair, padding: tuple[Pair, Pair], padding_mode: str, size: Sequence[int] | None
-) -> float:
-    """How much more than its kernel on the unbounded grid a padded convolution can expand.
-
-    Zeros and a circular padding that makes a circulant matrix: not at all. Else padding copies pixels, and as an
-    operator it has the norm sqrt(the most copies of one).
-    """
-    circulant = padding_mode == "circular" and all(_is_circulant(i, extent, stride, padding, size) for i in (0, 1))
-    if padding_mode == "zeros" or circulant:
-        return 1.0
-    copies = (_most_copies(padding_mode, padding[i], None if size is None else size[i]) for i in (0, 1))
-    return math.sqrt(math.prod(copies))
 
 
 def _norm_on_all_frequencies(kernel: Tensor, torus: Sequence[int] | None) -> float:
@@ -152,24 +187,3 @@ def split_phases(kernel: Tensor, stride: Pair) -> Tensor:
     taps = kernel.shape[2] // stride[0], kernel.shape[3] // stride[1]
     kernel = kernel.view(outputs, inputs, taps[0], stride[0], taps[1], stride[1]).permute(0, 1, 3, 5, 2, 4)
     return kernel.reshape(outputs, inputs * stride[0] * stride[1], *taps)
-
-
-def _is_circulant(
-    axis: int, extent: Pair, stride: Pair, padding: tuple[Pair, Pair], size: Sequence[int] | None
-) -> bool:
-    """Whether circular padding along an axis gives rows of a circulant matrix, each at most once."""
-    step, surplus = stride[axis], sum(padding[axis]) - extent[axis] + stride[axis]
-    if size is None:
-        return step == 1 and surplus <= 0
-    outputs = (size[axis] + sum(padding[axis]) - extent[axis]) // step + 1
-    return size[axis] % step == 0 and outputs * step <= size[axis]
-
-
-def _most_copies(mode: str, pads: Pair, size: int | None) -> int:
-    """How often padding along one axis repeats a pixel, itself included, at most."""
-    if pads == (0, 0):
-        return 1
-    if size is None:  # the smallest input that the mode allows is the worst
-        return 1 + sum(pads) if mode == "replicate" else 3
-    line = torch.arange(size, dtype=torch.float64).view(1, 1, size)
-    return int(torch.bincount(F.pad(line, pads, mode=mode).flatten().long()).max())

@@ -11,12 +11,11 @@ from orthogonium.layers.conv.AOC.fast_block_ortho_conv import FastBlockConv2d
 from orthogonium.layers.conv.AOC.rko_conv import RKOConv2d
 from orthogonium.layers.linear import OrthoLinear, UnitNormLinear
 from orthogonium.reparametrizers import BatchedBjorckOrthogonalization, BatchedPowerIteration
-from torch import nn
+from torch import Tensor, nn
 
-from lipscale.bounds.norms import matrix_norm, padding_factor
-from lipscale.bounds.shapes import on_images, require_equal_shapes, require_samples_apart
-from lipscale.bounds.torch_rules import as_pair, conv1d_bound, conv2d_bound, geometry
-from lipscale.bounds.walk import Rule, Walk, register_rule
+from lipscale.bounds.norms import matrix_norm
+from lipscale.bounds.torch_rules import as_pair, conv_bound, geometry, linear_bound, one
+from lipscale.bounds.walk import RULES, Walk, on_images
 from lipscale.errors import UserError
 
 # float32 rounding of a composed kernel
@@ -25,15 +24,13 @@ MOVING = 1 + 1e-4
 
 def ortho_linear_bound(layer: nn.Module, bound: Walk) -> float:
     """Orthogonium's linear layer."""
-    return _moving(layer, measured=matrix_norm(layer.weight), at_one=1.0)  # type: ignore[arg-type]
+    return _moving(layer, measured=linear_bound(layer, bound), at_one=1.0)
 
 
 def ortho_conv_bound(layer: Any, bound: Walk) -> float:
     """Orthogonium's convolutions, on which circular padding is sound at stride 1 and on even sizes only."""
-    where = geometry(layer, bound)
-    del where["dilation"]
-    extent = tuple((k - 1) * d + 1 for k, d in zip(layer.kernel_size, layer.dilation, strict=True))
-    return _moving(layer, measured=conv2d_bound(layer, bound), at_one=padding_factor(extent, **where))
+    at_one = geometry(layer, bound).padding_factor()
+    return _moving(layer, measured=conv_bound(layer, bound), at_one=at_one)
 
 
 def _moving(layer: nn.Module, *, measured: float, at_one: float) -> float:
@@ -48,47 +45,36 @@ def _moving(layer: nn.Module, *, measured: float, at_one: float) -> float:
     if not bjorck or any(m.beta != 0.5 or m.niters < 1 for m in bjorck):
         raise UserError(f"{type(layer).__name__}: its power iteration moves the weights in evaluation: no rule")
     for chain in layer.parametrizations.values():  # type: ignore[operator]
-        _require_good_estimate(chain)
+        for power in (m for m in chain.modules() if isinstance(m, BatchedPowerIteration)):
+            _require_good_estimate(power, chain.original.detach().double())
     return max(measured, at_one) * MOVING
 
 
-def _require_good_estimate(chain: Any) -> None:
-    power = next((m for m in chain.modules() if isinstance(m, BatchedPowerIteration)), None)
-    if power is None:
-        return
-    raw = chain.original.detach().double()
+def _require_good_estimate(power: Any, raw: Tensor) -> None:
     raw = raw.reshape(*power.weight_shape)
-    estimate = (power.u.double().mT @ raw @ power.v.double()).squeeze(-1).squeeze(-1)
-    for matrix, value in zip(raw.reshape(-1, *raw.shape[-2:]), estimate.flatten(), strict=True):
+    estimate = (power.u.double().mT @ raw @ power.v.double()).flatten()
+    for matrix, value in zip(raw.reshape(-1, *raw.shape[-2:]), estimate, strict=True):
         if matrix_norm(matrix) > 2 * float(value):
             raise UserError("orthogonium's power iteration has not settled: run a few forward passes first")
 
 
-def torchlip_conv(rule: Rule) -> Rule:
+def torchlip_conv_bound(layer: Any, bound: Walk) -> float:
     """Torchlip's convolutions are torch's, but for symmetric padding, which repeats the border pixel."""
-
-    def bounded(layer: Any, bound: Walk) -> float:
-        if layer.old_padding_mode.lower() == "symmetric":
-            raise UserError("symmetric padding of more than one pixel has no rule: use zeros")
-        return rule(layer, bound)
-
-    return bounded
+    if layer.old_padding_mode.lower() == "symmetric":
+        raise UserError("symmetric padding of more than one pixel has no rule: use zeros")
+    return conv_bound(layer, bound)
 
 
-def pool_bound(layer: Any, bound: Walk) -> float:
-    """ScaledL2NormPool2d: norms of disjoint windows, but at the border where ceil_mode rescales them."""
-    if layer.norm_type != 2 or layer.stride not in (None, layer.kernel_size):
-        raise UserError(f"{type(layer).__name__} with overlapping windows or another norm: no rule")
-    if layer.ceil_mode:
-        raise UserError(f"{type(layer).__name__} with ceil_mode rescales windows at the border: no rule")
+def scaled_bound(layer: Any, bound: Walk) -> float:
+    """Torchlip's layers of one constant."""
     return abs(layer._coefficient_lip)
 
 
 def centering_bound(layer: Any, bound: Walk) -> float:
     """Centering is a projection or a shift, unless it broadcasts its input or takes means over samples."""
-    require_equal_shapes(layer, bound)
+    bound.require_equal_shapes(layer)
     if isinstance(layer, torchlip.LayerCentering):
-        require_samples_apart(layer, bound, [layer.dim] if isinstance(layer.dim, int) else layer.dim or ())
+        bound.require_samples_apart(layer, [layer.dim] if isinstance(layer.dim, int) else list(layer.dim or []))
     if getattr(layer, "normalize", False):
         raise UserError(f"{type(layer).__name__} divides by a standard deviation: no rule")
     return 1.0
@@ -97,61 +83,55 @@ def centering_bound(layer: Any, bound: Walk) -> float:
 def sorting_bound(layer: Any, bound: Walk) -> float:
     """Torchlip's and orthogonium's MaxMin, along a dimension that is not the batch."""
     axis = layer.axis if isinstance(layer, custom_activations.MaxMin) else layer._dim
-    require_samples_apart(layer, bound, [1 if axis is None else axis])
+    bound.require_samples_apart(layer, [1 if axis is None else axis])
     return abs(getattr(layer, "_coefficient_lip", 1.0))
 
 
-def average_bound(layer: Any, bound: Walk) -> float:
-    """ScaledAvgPool2d: the mean of k^2 disjoint pixels times its scaling."""
-    if layer.stride != layer.kernel_size or any(as_pair(layer.padding)):
-        raise UserError("ScaledAvgPool2d with overlapping windows or padding has no rule")
-    if layer.ceil_mode or layer.divisor_override:
-        raise UserError("ScaledAvgPool2d with ceil_mode or divisor_override divides by another number: no rule")
+def pool_bound(layer: Any, bound: Walk) -> float:
+    """Norms or scaled means of disjoint windows; at the border other settings would divide by another number."""
+    is_mean = isinstance(layer, torchlip.ScaledAvgPool2d)
+    disjoint = layer.stride in (None, layer.kernel_size) and not (is_mean and any(as_pair(layer.padding)))
+    if not disjoint or getattr(layer, "norm_type", 2) != 2:
+        raise UserError(f"{type(layer).__name__} with overlapping windows, padding or another norm: no rule")
+    if layer.ceil_mode or getattr(layer, "divisor_override", None):
+        raise UserError(f"{type(layer).__name__} with ceil_mode or divisor_override rescales windows: no rule")
+    if not is_mean:
+        return abs(layer._coefficient_lip)
     return abs(layer._coefficient_lip * layer.scalingFactor) / math.sqrt(math.prod(as_pair(layer.kernel_size)))
 
 
 def prescaled_bound(block: Any, bound: Walk) -> float:
     """(x + fn(alpha x)) / (1 + |alpha|)."""
-    require_equal_shapes(block.fn, bound)
+    bound.require_equal_shapes(block.fn)
     alpha = abs(float(block.alpha.detach()))
     return (1 + alpha * bound(block.fn)) / (1 + alpha)
 
 
 def additive_bound(block: Any, bound: Walk) -> float:
     """a x + (1 - a) fn(x) with a = sigmoid(alpha)."""
-    require_equal_shapes(block.fn, bound)
+    bound.require_equal_shapes(block.fn)
     a = float(block.alpha.detach().double().sigmoid())
     return a + (1 - a) * bound(block.fn)
 
 
-register_rule(torchlip.Sequential, lambda net, bound: math.prod(bound(m) for m in net))
-for linear in (torchlip.SpectralLinear, torchlip.FrobeniusLinear, UnitNormLinear):
-    register_rule(linear, lambda layer, bound: matrix_norm(layer.weight))
-for conv in (PadConv2d, torchlip.SpectralConv2d, torchlip.FrobeniusConv2d):
-    register_rule(conv, torchlip_conv(conv2d_bound))
-for conv in (PadConv1d, torchlip.SpectralConv1d):
-    register_rule(conv, torchlip_conv(conv1d_bound))
-for scaled in (
-    *(torchlip.GroupSort, torchlip.GroupSort2, torchlip.FullSort),
-    *(torchlip.ScaledAdaptiveAvgPool2d, torchlip.ScaledAdaptativeL2NormPool2d),
-):
-    register_rule(scaled, lambda layer, bound: abs(layer._coefficient_lip))
-register_rule(torchlip.ScaledAvgPool2d, average_bound)
-register_rule(torchlip.ScaledL2NormPool2d, pool_bound)
-for isometry in (torchlip.InvertibleDownSampling, torchlip.InvertibleUpSampling):
-    register_rule(isometry, on_images(lambda layer, bound: 1.0))
-for centering in (
-    *(torchlip.BatchCentering, torchlip.LayerCentering),
-    *(normalization.BatchCentering2D, normalization.LayerCentering2D),
-):
-    register_rule(centering, centering_bound)
-
-register_rule(OrthoLinear, ortho_linear_bound)
-for conv in (FastBlockConv2d, RKOConv2d, BcopRkoConv2d):
-    register_rule(conv, ortho_conv_bound)
-register_rule(custom_activations.Abs, lambda layer, bound: 1.0)
-for activation in (torchlip.MaxMin, custom_activations.MaxMin):
-    register_rule(activation, sorting_bound)
-register_rule(residual.ConcatResidual, lambda block, bound: max(1.0, bound(block.fn)))
-register_rule(residual.AdditiveResidual, additive_bound)
-register_rule(residual.PrescaledAdditiveResidual, prescaled_bound)
+RULES.update(
+    {
+        torchlip.Sequential: lambda net, bound: math.prod(map(bound, net)),
+        **dict.fromkeys((torchlip.SpectralLinear, torchlip.FrobeniusLinear, UnitNormLinear), linear_bound),
+        **dict.fromkeys((PadConv2d, torchlip.SpectralConv2d, torchlip.FrobeniusConv2d), torchlip_conv_bound),
+        **dict.fromkeys((PadConv1d, torchlip.SpectralConv1d), torchlip_conv_bound),
+        **dict.fromkeys((torchlip.GroupSort, torchlip.GroupSort2, torchlip.FullSort), scaled_bound),
+        **dict.fromkeys((torchlip.ScaledAdaptiveAvgPool2d, torchlip.ScaledAdaptativeL2NormPool2d), scaled_bound),
+        **dict.fromkeys((torchlip.ScaledAvgPool2d, torchlip.ScaledL2NormPool2d), pool_bound),
+        **dict.fromkeys((torchlip.InvertibleDownSampling, torchlip.InvertibleUpSampling), on_images(one)),
+        **dict.fromkeys((torchlip.BatchCentering, torchlip.LayerCentering), centering_bound),
+        **dict.fromkeys((normalization.BatchCentering2D, normalization.LayerCentering2D), centering_bound),
+        OrthoLinear: ortho_linear_bound,
+        **dict.fromkeys((FastBlockConv2d, RKOConv2d, BcopRkoConv2d), ortho_conv_bound),
+        custom_activations.Abs: one,
+        **dict.fromkeys((torchlip.MaxMin, custom_activations.MaxMin), sorting_bound),
+        residual.ConcatResidual: lambda block, bound: max(1.0, bound(block.fn)),
+        residual.AdditiveResidual: additive_bound,
+        residual.PrescaledAdditiveResidual: prescaled_bound,
+    }
+)

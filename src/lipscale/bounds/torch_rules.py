@@ -5,53 +5,49 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
-from lipscale.bounds.norms import conv_norm, matrix_norm
-from lipscale.bounds.shapes import on_images
-from lipscale.bounds.walk import Walk, register_rule
+from lipscale.bounds.norms import Geometry, conv_norm, matrix_norm, norm_of
+from lipscale.bounds.walk import RULES, Rule, Walk, on_images
 from lipscale.errors import UserError
 
 
-def conv1d_bound(layer: nn.Conv1d, bound: Walk) -> float:
-    """A 1-d convolution is a 2-d one on a single row."""
-    return conv_norm(layer.weight.unsqueeze(2), groups=layer.groups, **geometry(layer, bound))
+def linear_bound(layer: Any, bound: Walk) -> float:
+    """Any layer that is its matrix."""
+    return matrix_norm(layer.weight)
 
 
-def conv2d_bound(layer: nn.Conv2d, bound: Walk) -> float:
-    """Any 2-d convolution: stride, dilation, groups and every padding mode with its true factor."""
-    return conv_norm(layer.weight, groups=layer.groups, **geometry(layer, bound))
+def conv_bound(layer: Any, bound: Walk) -> float:
+    """Any convolution: stride, dilation, groups and every padding mode with its true factor. A 1-d one has one row."""
+    weight = layer.weight  # read once: a peer's parametrization moves it each time
+    return norm_of(weight if weight.ndim == 4 else weight.unsqueeze(2), geometry(layer, bound))
 
 
-def geometry(layer: Any, bound: Walk) -> dict[str, Any]:
-    """Stride, dilation, padding and input size of a convolution, as of a 2-d one."""
-    shape, pads = bound.shape(layer), _pads(layer)
-    flat = len(pads) == 1
+def geometry(layer: Any, bound: Walk) -> Geometry:
+    """The geometry of a convolution, as of a 2-d one."""
+    shape, flat = bound.shape(layer), layer._reversed_padding_repeated_twice  # the last axis first, as F.pad wants it
+    pads = [(flat[i], flat[i + 1]) for i in range(len(flat) - 2, -1, -2)]
     if shape is not None and len(shape) != len(pads) + 1:
         raise UserError(f"{type(layer).__name__}: expected an input_shape with channels and sizes, got {shape}")
-    return {
-        "stride": (1, *layer.stride) if flat else layer.stride,
-        "dilation": (1, *layer.dilation) if flat else layer.dilation,
-        "padding": ((0, 0), pads[0]) if flat else tuple(pads),
-        "padding_mode": layer.padding_mode,
-        "size": shape and ((1, shape[1]) if flat else shape[1:]),
-    }
-
-
-def _pads(layer: Any) -> list[tuple[int, int]]:
-    """(before, after) for each axis, whether the padding was given as numbers or as "same"."""
-    flat = layer._reversed_padding_repeated_twice  # the last axis first, as F.pad wants it
-    return [(flat[i], flat[i + 1]) for i in range(len(flat) - 2, -1, -2)]
+    row = (1,) * (2 - len(pads))
+    kernel, stride, dilation = (row + value for value in (layer.kernel_size, layer.stride, layer.dilation))
+    extent = tuple((k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True))
+    padding = tuple([(0, 0), *pads][-2:])
+    size = shape and row + shape[1:]
+    return Geometry(extent, stride, dilation, layer.groups, padding, layer.padding_mode, size)  # type: ignore[arg-type]
 
 
 def batch_norm_bound(layer: Any, bound: Walk) -> float:
     """x -> gamma (x - mean) / sqrt(var + eps): the largest |gamma| / sqrt(var + eps)."""
     if layer.running_var is None:
         raise UserError("BatchNorm without running statistics mixes samples even in evaluation: no bound")
-    gain = 1 / (layer.running_var.double() + layer.eps).sqrt()
-    if layer.weight is not None:
-        gain = gain * layer.weight.detach().double().abs()
-    return float(gain.max())
+    return float(batch_norm_gains(layer).max())
+
+
+def batch_norm_gains(layer: Any) -> Tensor:
+    """|gamma| / sqrt(var + eps) of each channel."""
+    gains: Tensor = 1 / (layer.running_var.double() + layer.eps).sqrt()
+    return gains if layer.weight is None else gains * layer.weight.detach().double().abs()
 
 
 def max_pool_bound(layer: Any, bound: Walk) -> float:
@@ -92,21 +88,17 @@ def as_pair(value: Any) -> tuple[int, int]:
     return (values[0], values[-1])
 
 
-def flatten_bound(layer: nn.Flatten, bound: Walk) -> float:
-    """Flattening moves nothing, as long as it leaves the batch alone."""
-    if layer.start_dim < 1:
-        raise UserError(f"Flatten({layer.start_dim}) may join samples: flatten from dimension 1 on")
+def reshape_bound(layer: Any, bound: Walk) -> float:
+    """Flattening and unflattening move nothing, as long as they leave the batch alone."""
+    dim = layer.start_dim if isinstance(layer, nn.Flatten) else layer.dim
+    if not isinstance(dim, int) or dim < 1:
+        raise UserError(
+            f"{type(layer).__name__}({dim!r}) may join samples, or split samples: take dimension 1 or later"
+        )
     return 1.0
 
 
-def unflatten_bound(layer: nn.Unflatten, bound: Walk) -> float:
-    """The reverse, with the same condition."""
-    if not isinstance(layer.dim, int) or layer.dim < 1:
-        raise UserError(f"Unflatten({layer.dim!r}, ...) may split samples: unflatten dimension 1 or later")
-    return 1.0
-
-
-def pad_bound(mode: str) -> Any:
+def pad_bound(mode: str) -> Rule:
     """Padding copies pixels: the norm of a 1x1 identity convolution behind it."""
 
     def rule(layer: Any, bound: Walk) -> float:
@@ -120,30 +112,35 @@ def pad_bound(mode: str) -> Any:
     return rule
 
 
-register_rule(nn.Linear, lambda layer, bound: matrix_norm(layer.weight))
-register_rule(nn.Conv1d, conv1d_bound)
-register_rule(nn.Conv2d, conv2d_bound)
-for norm in (nn.BatchNorm1d, nn.BatchNorm2d):
-    register_rule(norm, batch_norm_bound)
-register_rule(nn.MaxPool2d, on_images(max_pool_bound))
-register_rule(nn.AvgPool2d, on_images(average_pool_bound))
-register_rule(nn.AdaptiveAvgPool2d, on_images(adaptive_average_bound))
-register_rule(nn.CircularPad2d, on_images(pad_bound("circular")))
-register_rule(nn.ReflectionPad2d, on_images(pad_bound("reflect")))
-register_rule(nn.ReplicationPad2d, on_images(pad_bound("replicate")))
-register_rule(nn.LeakyReLU, lambda layer, bound: max(abs(layer.negative_slope), 1.0))
-register_rule(nn.PReLU, lambda layer, bound: max(float(layer.weight.detach().abs().max()), 1.0))
-register_rule(nn.ELU, lambda layer, bound: max(abs(layer.alpha), 1.0))
-# the largest slopes, rounded up: at x = sqrt(2), and where the second derivative vanishes
-register_rule(nn.GELU, lambda layer, bound: 1.13)
-register_rule(nn.SiLU, lambda layer, bound: 1.1)
-register_rule(nn.Sigmoid, lambda layer, bound: 0.25)
-register_rule(nn.Flatten, flatten_bound)
-register_rule(nn.Unflatten, unflatten_bound)
-register_rule(nn.Identity, lambda layer, bound: 1.0)
-for isometry in (nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle, nn.ZeroPad2d):
-    register_rule(isometry, on_images(lambda layer, bound: 1.0))
-for activation in (nn.ReLU, nn.ReLU6, nn.Tanh, nn.Hardtanh, nn.Softsign, nn.Softshrink, nn.LogSigmoid):
-    register_rule(activation, lambda layer, bound: 1.0)
-for dropout in (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout):
-    register_rule(dropout, lambda layer, bound: 1.0)  # the identity in evaluation, and training mode is refused
+def one(layer: nn.Module, bound: Walk) -> float:
+    """A module that brings no two inputs further apart."""
+    return 1.0
+
+
+TABLE: dict[type[nn.Module], Rule] = {
+    nn.Linear: linear_bound,
+    nn.Conv1d: conv_bound,
+    nn.Conv2d: conv_bound,
+    nn.BatchNorm1d: batch_norm_bound,
+    nn.BatchNorm2d: batch_norm_bound,
+    nn.MaxPool2d: on_images(max_pool_bound),
+    nn.AvgPool2d: on_images(average_pool_bound),
+    nn.AdaptiveAvgPool2d: on_images(adaptive_average_bound),
+    nn.CircularPad2d: on_images(pad_bound("circular")),
+    nn.ReflectionPad2d: on_images(pad_bound("reflect")),
+    nn.ReplicationPad2d: on_images(pad_bound("replicate")),
+    nn.LeakyReLU: lambda layer, bound: max(abs(layer.negative_slope), 1.0),
+    nn.PReLU: lambda layer, bound: max(float(layer.weight.detach().abs().max()), 1.0),
+    nn.ELU: lambda layer, bound: max(abs(layer.alpha), 1.0),
+    # the largest slopes, rounded up: at x = sqrt(2), and where the second derivative vanishes
+    nn.GELU: lambda layer, bound: 1.13,
+    nn.SiLU: lambda layer, bound: 1.1,
+    nn.Sigmoid: lambda layer, bound: 0.25,
+    nn.Flatten: reshape_bound,
+    nn.Unflatten: reshape_bound,
+    **dict.fromkeys((nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle, nn.ZeroPad2d), on_images(one)),
+    **dict.fromkeys((nn.ReLU, nn.ReLU6, nn.Tanh, nn.Hardtanh, nn.Softsign, nn.Softshrink, nn.LogSigmoid), one),
+    # the identity in evaluation, and training mode is refused
+    **dict.fromkeys((nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout), one),
+}
+RULES.update(TABLE)

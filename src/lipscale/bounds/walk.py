@@ -86,11 +86,10 @@ def require_certifiable(net: nn.Module) -> None:
     if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
         raise UserError("global forward hooks may change what the network computes: remove them first")
     for name, tensor in [*net.named_parameters(), *net.named_buffers()]:
-        if tensor.is_complex():
-            raise UserError(f"{name} is {tensor.dtype}; certificates need float32 or float64")
-        if tensor.is_floating_point() and tensor.dtype not in (torch.float32, torch.float64):
+        numbers = tensor.is_floating_point() or tensor.is_complex()
+        if numbers and tensor.dtype not in (torch.float32, torch.float64):
             raise UserError(f"{name} is {tensor.dtype}; certificates need float32 or float64: call net.float()")
-        if tensor.is_floating_point() and not tensor.isfinite().all():
+        if numbers and not tensor.isfinite().all():
             raise UserError(f"{name} holds NaN or infinite values: no certificate is possible")
 
 
@@ -121,18 +120,13 @@ class Walk:
 
     def __call__(self, module: nn.Module) -> float:
         """The bound of one module."""
-        if module not in self._bounds:
-            self._bounds[module] = self._bound(module)
-        return self._bounds[module]
-
-    def _bound(self, module: nn.Module) -> float:
+        if module in self._bounds:
+            return self._bounds[module]
         refuse_surprises(module)
         kind: Any = type_before_parametrizations(module)
         if kind.__module__.split(".")[0] in PEERS:
             import_module("lipscale.bounds.peer_rules")
-        rule = RULES.get(kind)
-        if rule is None and is_plain_sequence(module):
-            rule = RULES[nn.Sequential]
+        rule = RULES.get(kind) or (RULES[nn.Sequential] if is_plain_sequence(module) else None)
         if rule is None:
             raise UserError(
                 f"no Lipschitz rule for {kind.__name__}: if you can prove a bound, register it with "
@@ -141,6 +135,7 @@ class Walk:
         bound = float(rule(module, self))
         if not 0 <= bound < math.inf:
             raise UserError(f"{kind.__name__} has no finite bound ({bound})")
+        self._bounds[module] = bound
         return bound
 
     def shapes(self, module: nn.Module) -> set[Shape]:
@@ -157,9 +152,33 @@ class Walk:
         ((_, shape),) = self._shapes[module]
         return shape
 
-    def keeps_shape(self, module: nn.Module) -> bool:
-        """Whether the module's outputs have the shape of its inputs, as far as a dry run has seen them."""
-        return all(before == after for before, after in self._shapes.get(module, ()))
+    def require_equal_shapes(self, module: nn.Module) -> None:
+        """Refuse a module whose outputs differ in shape from its inputs: it copies values, or adds copies to others."""
+        if any(before != after for before, after in self._shapes.get(module, ())):
+            raise UserError(f"{type(module).__name__} broadcasts its inputs, {self.listed(module)}: no bound")
+
+    def require_samples_apart(self, module: nn.Module, dims: Sequence[int]) -> None:
+        """Refuse a module that works along the batch, by a dimension of 0 or a negative one that reaches it."""
+        ranks = {1 + len(shape) for shape in self.shapes(module)}
+        if not dims or any(dim == 0 or any(dim + rank <= 0 for rank in ranks) for dim in dims):
+            raise UserError(
+                f"{type(module).__name__} works along dimensions {list(dims)}, which mixes samples: no bound"
+            )
+
+    def listed(self, module: nn.Module) -> str:
+        """The shapes of the module's inputs in words."""
+        return f"got inputs of shape {', '.join(map(str, sorted(self.shapes(module))))}"
+
+
+def on_images(rule: Rule) -> Rule:
+    """A rule that holds for images (C, H, W) only: with fewer dimensions torch takes samples for channels."""
+
+    def bounded(module: nn.Module, bound: Walk) -> float:
+        if any(len(shape) != 3 for shape in bound.shapes(module)):
+            raise UserError(f"{type(module).__name__} takes images (C, H, W), {bound.listed(module)}: no bound")
+        return rule(module, bound)
+
+    return bounded
 
 
 def is_plain_sequence(module: nn.Module) -> bool:
@@ -177,20 +196,17 @@ def is_plain_sequence(module: nn.Module) -> bool:
 
 def refuse_surprises(module: nn.Module) -> None:
     """Hooks and replaced methods compute what no rule can see, and work in place changes the input of other paths."""
-    what, kind = "", type(module)
-    shadowed = [name for name in vars(module) if callable(getattr(kind, name, None))]
-    if module._forward_hooks or module._forward_pre_hooks:
-        what = "forward hooks"
-    elif shadowed:
-        what = f"a replaced {shadowed[0]}"
-    elif vars(module).get("_compiled_call_impl") is not None:
-        what = "a compiled call"
-    elif any(getattr(kind, name) is not getattr(nn.Module, name) for name in CALLS):
-        what = "a replaced call"
-    elif getattr(module, "inplace", False):
-        what = "inplace=True"
-    if what:
-        raise UserError(f"{kind.__name__} has {what}, which no Lipschitz rule can see: remove it")
+    kind = type(module)
+    surprises = {
+        "forward hooks": module._forward_hooks or module._forward_pre_hooks,
+        **{f"a replaced {name}": True for name in vars(module) if callable(getattr(kind, name, None))},
+        "a compiled call": vars(module).get("_compiled_call_impl") is not None,
+        "a replaced call": any(getattr(kind, name) is not getattr(nn.Module, name) for name in CALLS),
+        "inplace=True": getattr(module, "inplace", False),
+    }
+    for what, found in surprises.items():
+        if found:
+            raise UserError(f"{kind.__name__} has {what}, which no Lipschitz rule can see: remove it")
 
 
 @torch.no_grad()

@@ -1,10 +1,15 @@
-"""How far an attack had to go to break each sample; what is finished is kept, so that a killed attack goes on."""
+"""Attacks on what is proven: how far one had to go to break each sample, and one check of all that it finds.
+
+No class may change within its radius, no confidence may leave its range. Attacks search with the network as it is; what
+they find is judged in the arithmetic that the proof is about. What is finished is kept: a killed attack goes on.
+"""
 
 import hashlib
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +17,12 @@ from torch import Tensor, nn
 from lipscale._random import random_stream
 from lipscale.attacks import autoattack, pgd
 from lipscale.attacks.ball import Box, distances
-from lipscale.certificates.held import BATCH, Progress
+from lipscale.certificates.certificate import Certificate
 from lipscale.certificates.proof import Proof
 
+BATCH = 250
+PointsFor = Callable[[Tensor, int], Mapping[str, Tensor]]  # (rows, number of the batch) -> points, by attack
+Progress = Callable[[str, int, int], None]  # what is being done, how much of it is, out of how much
 AttackName = Literal["pgd", "autoattack"]
 Kept = MutableMapping[str, Tensor]
 Cache = Callable[[str], Kept]  # a place for what is finished, by name
@@ -35,71 +43,96 @@ class Trial:
     """One attack on labelled inputs at one epsilon."""
 
     net: nn.Module
+    proof: Proof
     inputs: Tensor  # (N, ...)
     labels: Tensor  # (N,)
     epsilon: float
+    name: str  # of the epsilon
     attack: Attack
     box: Box | None
+    cache: Cache
     on_progress: Progress
 
+    def tell(self, what: str, done: int, total: int) -> None:
+        """Report progress."""
+        self.on_progress(f"{what} at {self.name}", done, total)
 
-def broken_at(trial: Trial, proof: Proof, kept: Kept) -> Tensor:
-    """The distance at which each sample was misclassified: 0 where it was to begin with, inf where no attack did."""
-    net, inputs, labels = trial.net, trial.inputs, trial.labels
-    if "distance" in kept:
-        return kept["distance"].to(inputs.device)
-    if trial.attack.name == "autoattack":
-        points = autoattack(
-            net,
-            inputs,
-            labels,
-            epsilon=trial.epsilon,
-            seed=trial.attack.seed,
+    def _kept(self) -> Kept:
+        """Where finished parts are kept: other weights or samples, or an attack that was mended, have another place."""
+        hasher = hashlib.sha256()
+        for tensor in [*self.net.state_dict().values(), self.inputs, self.labels]:
+            hasher.update(str((tuple(tensor.shape), tensor.dtype)).encode())
+            hasher.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        packages = ("lipscale", "pyautoattack") if self.attack.name == "autoattack" else ("lipscale",)
+        parts = (hasher.hexdigest(), self.attack, self.epsilon, self.box, tuple(map(version, packages)))
+        place = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+        return self.cache(f"{self.attack.name}-{self.name}-{place}")
+
+    def broken_at(self) -> Tensor:
+        """The distance at which each sample was misclassified: 0 where it was at once, inf where no attack did it."""
+        kept = self._kept()
+        if "distance" in kept:
+            return kept["distance"].to(self.inputs.device)
+        points = self._autoattack(kept) if self.attack.name == "autoattack" else self._pgd(kept)
+        wrong = self.proof(points).logits.argmax(1) != self.labels
+        kept["distance"] = distance = torch.where(wrong, distances(points, self.inputs), torch.inf)
+        for key in set(kept) - {"distance"}:  # the points have served, and are large
+            del kept[key]
+        return distance
+
+    def _autoattack(self, kept: Kept) -> Tensor:
+        return autoattack(
+            self.net,
+            self.inputs,
+            self.labels,
+            epsilon=self.epsilon,
+            seed=self.attack.seed,
             batch_size=BATCH,
             finished=kept,
-            on_batch=lambda done, total: trial.on_progress("AutoAttack", done, total),
+            on_batch=partial(self.tell, "AutoAttack"),
         )
-    else:
-        points = _pgd(trial, kept)
-    wrong = proof(points).logits.argmax(1) != labels
-    distance = torch.where(wrong, distances(points, inputs), torch.inf)
-    kept["distance"] = distance
-    for key in set(kept) - {"distance"}:  # the points have served, and are large
-        del kept[key]
-    return distance
+
+    def _pgd(self, kept: Kept) -> Tensor:
+        """PGD batch by batch."""
+        batches = list(zip(self.inputs.split(BATCH), self.labels.split(BATCH), strict=True))
+        how: Any = {"epsilon": self.epsilon, "steps": self.attack.steps, "restarts": self.attack.restarts}
+        for k, (x, y) in enumerate(batches):
+            if f"pgd-{k}" not in kept:
+                stream = random_stream(self.attack.seed, "pgd", k)
+                kept[f"pgd-{k}"] = pgd(self.net, x, y, **how, box=self.box, generator=stream)
+            self.tell("PGD", k + 1, len(batches))
+        return torch.cat([kept[f"pgd-{k}"].to(self.inputs) for k in range(len(batches))])
 
 
-def _pgd(trial: Trial, kept: Kept) -> Tensor:
-    """PGD batch by batch."""
-    batches = list(zip(trial.inputs.split(BATCH), trial.labels.split(BATCH), strict=True))
-    for k, (x, y) in enumerate(batches):
-        if f"pgd-{k}" not in kept:
-            kept[f"pgd-{k}"] = pgd(
-                trial.net,
-                x,
-                y,
-                epsilon=trial.epsilon,
-                steps=trial.attack.steps,
-                restarts=trial.attack.restarts,
-                box=trial.box,
-                generator=random_stream(trial.attack.seed, "pgd", k),
-            )
-        trial.on_progress("PGD", k + 1, len(batches))
-    return torch.cat([kept[f"pgd-{k}"].to(trial.inputs) for k in range(len(batches))])
+@dataclass(frozen=True)
+class Held:
+    """What an attack found for a batch, held against the certificate."""
+
+    logits: Tensor  # (B, C), at the points that were found
+    broken: Tensor  # (B,): another class within the certified radius, or a confidence out of its certified range
 
 
-def digest(net: nn.Module, inputs: Tensor, labels: Tensor) -> str:
-    """A name for these weights on these samples."""
-    hasher = hashlib.sha256()
-    tensors = [*net.state_dict().values(), inputs, labels]
-    for tensor in tensors:
-        hasher.update(str((tuple(tensor.shape), tensor.dtype)).encode())
-        hasher.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return hasher.hexdigest()
+def attack_batches(
+    proof: Proof, inputs: Tensor, epsilon: Tensor, attack: PointsFor
+) -> Iterator[tuple[Certificate, dict[str, Held]]]:
+    """Attack batch by batch; yields a batch's certificate, and what each attack did to it. `epsilon` is (N,)."""
+    for k, rows in enumerate(torch.arange(len(inputs), device=inputs.device).split(BATCH)):
+        x, eps = inputs[rows], epsilon[rows]
+        certificate = proof(x)
+        yield certificate, {name: hold(proof, certificate, x, found, eps) for name, found in attack(rows, k).items()}
 
 
-def cache_name(trial: Trial, weights: str, label: str) -> str:
-    """Under which name the finished parts of a trial are kept; an attack that was mended has another."""
-    packages = ("lipscale", "pyautoattack") if trial.attack.name == "autoattack" else ("lipscale",)
-    parts = (weights, trial.attack, trial.epsilon, trial.box, tuple(map(version, packages)))
-    return f"{trial.attack.name}-{label}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}"
+def hold(proof: Proof, certificate: Certificate, inputs: Tensor, points: Tensor, epsilon: Tensor) -> Held:
+    """Hold points near the inputs against the inputs' certificate."""
+    predicted = certificate.logits.argmax(1)
+    logits, distance = proof(points).logits, distances(points, inputs)
+    p = torch.softmax(logits, 1).gather(1, predicted.unsqueeze(1)).squeeze(1)
+    # rounding may take a point a little beyond epsilon: it is held against the range at its own distance
+    lower, upper = certificate.confidence(torch.maximum(distance, epsilon.double()))
+    changed = (logits.argmax(1) != predicted) & within(certificate.radius(), distance)
+    return Held(logits, changed | ~((lower <= p) & (p <= upper)))
+
+
+def within(radii: Tensor, distance: Tensor) -> Tensor:
+    """Whether a distance is within a certified radius; beyond it nothing was promised, and inf is no distance."""
+    return (radii > 0) & (distance <= radii) & distance.isfinite()

@@ -3,13 +3,14 @@
 import copy
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from lipscale._random import random_stream
-from lipscale.attacks import apgd, autoattack, autoattack_installed, confidence_attack
-from lipscale.certificates.held import Progress, attack_batches, hold, require_proof_of
+from lipscale.attacks import apgd, autoattack, autoattack_installed, calibration_attack
+from lipscale.certificates.attacked import Progress, attack_batches, hold
 from lipscale.certificates.proof import Proof, prove
 from lipscale.certificates.slopes import slopes
 from lipscale.errors import UserError
@@ -70,7 +71,7 @@ def audit(
         raise UserError(f"an audit needs at least 2 inputs, got {len(inputs)}")
     with evaluation_mode(net):
         proof = proof or prove(net, inputs.shape[1:], even_unconstrained=True)
-        require_proof_of(net, proof, inputs)
+        proof.require_of(net, inputs)
         radii = proof(inputs).radius()
         certified = (radii > 0) & radii.isfinite()
         attacked = int(certified.sum())
@@ -88,24 +89,16 @@ def audit(
 
 
 def _attack(
-    net: nn.Module,
-    proof: Proof,
-    inputs: Tensor,
-    epsilon: Tensor,
-    steps: int,
-    seed: int,
-    on_progress: Progress,
+    net: nn.Module, proof: Proof, inputs: Tensor, epsilon: Tensor, steps: int, seed: int, on_progress: Progress
 ) -> int:
     """Attack class and confidence of certified inputs; the number of samples for which the certificate broke."""
 
     def attack(rows: Tensor, k: int) -> dict[str, Tensor]:
         x, eps, generator = inputs[rows], epsilon[rows], random_stream(seed, "audit", k)
-        predicted, up = net(x).argmax(1), torch.ones(len(x), dtype=x.dtype, device=x.device)
+        predicted = net(x).argmax(1)
         changed = apgd(lambda points: -margin(net(points), predicted), x, eps, steps=steps, generator=generator)
-        over, under = (
-            confidence_attack(net, x, sign, epsilon=eps, steps=steps, generator=generator) for sign in (up, -up)
-        )
-        return {"class": changed, "over": over, "under": under}
+        moved = calibration_attack(net, x, predicted, epsilon=eps, steps=steps, generator=generator)
+        return {"class": changed, "over": moved.over, "under": moved.under}
 
     violations = done = 0
     for certificate, found in attack_batches(proof, inputs, epsilon, attack):
@@ -124,8 +117,8 @@ def _autoattack(
     if not 0 < epsilon < math.inf or len(x) == 0:
         return 0
     certificate = proof(x)
-    on_batch = lambda done, total: on_progress("AutoAttack", done, total)  # noqa: E731
-    points = autoattack(net, x, certificate.logits.argmax(1), epsilon=epsilon, seed=seed, on_batch=on_batch)
+    tell = partial(on_progress, "AutoAttack")
+    points = autoattack(net, x, certificate.logits.argmax(1), epsilon=epsilon, seed=seed, on_batch=tell)
     return int(hold(proof, certificate, x, points, torch.full_like(radii[: len(x)], epsilon)).broken.sum())
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lipscale.certificates.accuracy import certified_accuracy
 from lipscale.certificates.forward_error import Affine
 from lipscale.errors import UserError
 
@@ -49,10 +48,9 @@ class Certificate:
         Returns:
             (N,) in float64: the l2 distance, in the units of the input, within which the class stays.
         """
-        chosen = self._chosen(labels)
+        chosen, gaps = self._gaps(labels)
         # the gap at x, less the error there and at an x' at the distance R: the solution of one linear equation in R
-        gaps = self._gaps(chosen) - (2 * math.sqrt(2) * self.error.at(self.norms)).unsqueeze(1)
-        gaps.scatter_(1, chosen.unsqueeze(1), math.inf)  # y does not compete with itself
+        gaps = gaps - (2 * math.sqrt(2) * self.error.at(self.norms)).unsqueeze(1)
         constants = self.pairwise[chosen] + math.sqrt(2) * self.error.slope
         # logits that move together (K = 0) never change places
         radii = torch.where(constants > 0, gaps / constants, torch.where(gaps > 0, math.inf, 0.0))
@@ -73,16 +71,13 @@ class Certificate:
         eps = torch.as_tensor(epsilon, dtype=torch.float64, device=self.logits.device).reshape(-1, 1)
         if not ((eps >= 0) & eps.isfinite()).all():
             raise UserError(f"expected epsilon >= 0, got {epsilon}")
-        chosen = self._chosen(labels)
+        chosen, gaps = self._gaps(labels)
         rounding = math.sqrt(2) * (self.error.at(self.norms) + self.error.at(self.norms + eps.squeeze(1)))
         # K eps, where nothing moves at eps = 0 even if K is infinite
         moved = torch.where(eps > 0, self.pairwise[chosen] * eps, 0.0) + rounding.unsqueeze(1)
-        gaps = self._gaps(chosen)
-        gaps.scatter_(1, chosen.unsqueeze(1), math.inf)  # the sum is over the other classes
-        most, least = moved - gaps, -moved - gaps
-        own = chosen.unsqueeze(1)  # where nothing is known, inf - inf: y does not compete with itself all the same
-        rivals_most, rivals_least = (part.scatter(1, own, -math.inf).exp().sum(1) for part in (most, least))
-        return ROUNDING / (1 + rivals_most), (1 / (1 + rivals_least) / ROUNDING).clamp(max=1)
+        own = chosen.unsqueeze(1)  # where nothing is known, inf - inf: k does not compete with itself all the same
+        most, least = ((m - gaps).scatter(1, own, -math.inf).exp().sum(1) for m in (moved, -moved))
+        return ROUNDING / (1 + most), (1 / (1 + least) / ROUNDING).clamp(max=1)
 
     def brier(self, labels: Tensor, epsilon: float) -> float:
         """A bound on the Brier score of the inputs under every change up to epsilon: mean of 2 (1 - lower p_y)^2.
@@ -109,12 +104,35 @@ class Certificate:
         """
         return certified_accuracy(self.radius(labels), epsilons)
 
-    def _chosen(self, labels: Tensor | None) -> Tensor:
+    def _gaps(self, labels: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The class k, predicted or given, (N,), and z_k - z_j for all j, (N, C); k does not compete with itself."""
         chosen = self.logits.argmax(1) if labels is None else labels.long()
         if chosen.shape != self.logits.shape[:1]:
             raise UserError(f"expected {len(self.logits)} labels, got {tuple(chosen.shape)}")
-        return chosen
+        own = chosen.unsqueeze(1)
+        return chosen, (self.logits.gather(1, own) - self.logits).scatter(1, own, math.inf)
 
-    def _gaps(self, chosen: Tensor) -> Tensor:
-        """z_k - z_j for the chosen class k and all j, (N, C)."""
-        return self.logits.gather(1, chosen.unsqueeze(1)) - self.logits
+
+def certified_accuracy(radii: Tensor, epsilons: Sequence[float]) -> dict[str, float]:
+    """CRA: the share of samples that are correct and stay so within epsilon, for radii of labelled samples.
+
+    A radius of zero is a wrong prediction (or a tie), so it counts at no epsilon, zero included.
+    """
+    if any(not 0 <= eps < math.inf for eps in epsilons):
+        raise UserError(f"expected every epsilon >= 0, got {list(epsilons)}")
+    return {
+        name: float(((radii >= eps) & (radii > 0)).double().mean())
+        for name, eps in zip(epsilon_names(epsilons), epsilons, strict=True)
+    }
+
+
+def epsilon_names(epsilons: Sequence[float]) -> list[str]:
+    """A name for each epsilon, by which results are listed: four digits, or all where those cannot tell them apart."""
+    names = [f"{eps:.4g}" for eps in epsilons]
+    return names if len(set(names)) == len(names) else [repr(float(eps)) for eps in epsilons]
+
+
+def certified_accuracy_curve(radii: Tensor) -> tuple[Tensor, Tensor]:
+    """CRA as a step function of epsilon: where it steps, and its value just up to there."""
+    steps = radii[radii > 0].sort().values
+    return steps, torch.arange(len(steps), 0, -1, dtype=torch.float64) / len(radii)

@@ -21,26 +21,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import type_before_parametrizations
 
+from lipscale import layers
 from lipscale.bounds import Walk, is_plain_sequence, matrix_norm
-from lipscale.bounds.norms import dilated, padding_factor, split_phases
-from lipscale.bounds.torch_rules import geometry
-from lipscale.layers import (
-    BatchCentering,
-    Concatenate,
-    ConvexResidual,
-    GroupSort2,
-    HalfAbs,
-    L2NormPool2d,
-    MirrorAverage,
-    OrthoConv2d,
-    OrthoLinear,
-    PadToMultiple,
-    Patches,
-    Scale,
-    Shift,
-    Standardise,
-    Sum,
-)
+from lipscale.bounds.lipscale_rules import ortho_geometry
+from lipscale.bounds.norms import dilated, split_phases
+from lipscale.bounds.torch_rules import batch_norm_gains, geometry
 
 # the error of a module that has no rule here, in units of the last place of its largest possible output: more than a
 # sum of a million terms can be off
@@ -94,6 +79,9 @@ class Layer:
         return Values(values.norm * self.lipschitz + Affine(0.0, self.at_zero), values.error * self.lipschitz + added)
 
 
+Rule = Callable[[Any, Walk, float], Layer]  # (module, walk, unit of the last place) -> what it does
+
+
 def forward_error(net: nn.Module, walk: Walk, dtype: torch.dtype) -> Affine:
     """A bound on ||fl(f)(x) - f(x)|| over all x, where `dtype` computes f.
 
@@ -119,33 +107,31 @@ def _through(module: nn.Module, values: Values, walk: Walk, unit: float) -> Valu
             values = _through(child, values, walk, unit)
         return values
     kind: Any = type_before_parametrizations(module)
-    if kind in (ConvexResidual, Sum):
+    if kind in (layers.ConvexResidual, layers.Sum):
         return _joined(cast(Any, module), values, walk, unit)
-    if kind is MirrorAverage:  # of a sum and half of it
-        inner = _through(cast(MirrorAverage, module).net, values, walk, unit)
+    if kind is layers.MirrorAverage:  # of a sum and half of it
+        inner = _through(cast(layers.MirrorAverage, module).net, values, walk, unit)
         return Values(inner.norm, inner.error + inner.computed * (4 * unit))
-    if kind is Concatenate:
-        parts = [_through(branch, values, walk, unit) for branch in cast(Concatenate, module)]
-        return Values(*(_total([getattr(part, name) for part in parts]) for name in ("norm", "error")))
+    if kind is layers.Concatenate:
+        parts = [_through(branch, values, walk, unit) for branch in cast(layers.Concatenate, module)]
+        return Values(_total([part.norm for part in parts]), _total([part.error for part in parts]))
     # exactly this type: a subclass may compute something else
-    return RULES.get(kind, _unknown)(module, walk, unit)(values)
+    return RULES.get(kind, _measured(UNKNOWN))(module, walk, unit)(values)
 
 
 def _total(parts: list[Affine]) -> Affine:
     return Affine(math.hypot(*(p.slope for p in parts)), math.hypot(*(p.offset for p in parts)))
 
 
-def _joined(block: "ConvexResidual | Sum", values: Values, walk: Walk, unit: float) -> Values:
+def _joined(block: "layers.ConvexResidual | layers.Sum", values: Values, walk: Walk, unit: float) -> Values:
     """alpha * branch + (1 - alpha) * sigma * skip: the two paths' errors, blended, and that of blending them."""
     branch, skip = _through(block.branch, values, walk, unit), _through(block.skip, values, walk, unit)
-    sigma, alpha = abs(float(getattr(block, "sigma", 1.0))), 1.0
-    beta = 1.0
-    if isinstance(block, ConvexResidual):
-        alpha = float(block.alpha.detach().double())
+    sigma = alpha = beta = 1.0
+    if isinstance(block, layers.ConvexResidual):
+        sigma, alpha = abs(float(block.sigma)), float(block.alpha.detach().double())
         beta = (1 - alpha) * sigma
     # alpha is a function of one number, and the blend takes a handful of operations on the two paths
-    size = branch.computed + skip.computed * sigma
-    added = size * (2 * FUNCTION * unit)
+    added = (branch.computed + skip.computed * sigma) * (2 * FUNCTION * unit)
     return Values(branch.norm * alpha + skip.norm * beta, branch.error * alpha + skip.error * beta + added)
 
 
@@ -162,7 +148,7 @@ def _pixels(module: nn.Module, walk: Walk) -> float:
 
 def _bias(layer: Any) -> float:
     """The norm of the bias in use."""
-    bias = layer.scaled_bias() if isinstance(layer, OrthoLinear | OrthoConv2d) else layer.bias
+    bias = layer.scaled_bias() if isinstance(layer, layers.OrthoLinear | layers.OrthoConv2d) else layer.bias
     return 0.0 if bias is None else float(bias.detach().double().norm())
 
 
@@ -175,87 +161,54 @@ def _linear(layer: Any, walk: Walk, unit: float) -> Layer:
 
 def _conv(layer: Any, walk: Walk, unit: float) -> Layer:
     """|K| has its largest response at frequency zero, so its norm is that of the sum of its taps."""
-    where = _geometry(layer, walk)
+    where = ortho_geometry(layer, walk) if isinstance(layer, layers.OrthoConv2d) else geometry(layer, walk)
     weight = layer.weight.detach().double().abs()
-    wide = dilated(weight, where.pop("dilation"))
-    taps = (split_phases(kernel, where["stride"]).sum((2, 3)) for kernel in wide.chunk(where.pop("groups")))
-    largest = max(map(matrix_norm, taps)) * padding_factor(**where)
-    bias, error = _bias(layer) * _output_pixels(where), gamma(weight[0].numel() + 2, unit)
-    return Layer(walk(layer), bias, error * largest, error * bias)
+    kernels = dilated(weight, where.dilation).chunk(where.groups)
+    largest = max(matrix_norm(split_phases(kernel, where.stride).sum((2, 3))) for kernel in kernels)
+    outputs = math.inf if where.size is None else math.prod(map(where.outputs, (0, 1), where.size))
+    bias, error = _bias(layer) * math.sqrt(outputs), gamma(weight[0].numel() + 2, unit)
+    return Layer(walk(layer), bias, error * (largest * where.padding_factor()), error * bias)
 
 
-def _geometry(layer: Any, walk: Walk) -> dict[str, Any]:
-    """Extent, stride, padding, input size and groups of a 2-d convolution, torch's or ours."""
-    if isinstance(layer, OrthoConv2d):
-        shape, pads = walk.shape(layer), (layer.padding, layer.padding)
-        where: dict[str, Any] = {"stride": (layer.stride,) * 2, "padding": (pads, pads), "padding_mode": "zeros"}
-        # it refuses the sizes on which circular padding is not circulant
-        return {
-            **where,
-            "size": shape and shape[1:],
-            "extent": (layer.kernel_size,) * 2,
-            "dilation": (1, 1),
-            "groups": 1,
-        }
-    where = geometry(layer, walk)
-    extent = tuple((k - 1) * d + 1 for k, d in zip(layer.kernel_size, where["dilation"], strict=True))
-    return {**where, "extent": extent, "groups": layer.groups}
-
-
-def _output_pixels(where: dict[str, Any]) -> float:
-    """sqrt(H' W') of a convolution's outputs."""
-    if where["size"] is None:
-        return math.inf
-    sides = zip(where["size"], where["padding"], where["extent"], where["stride"], strict=True)
-    return math.sqrt(math.prod((size + sum(pads) - width) // stride + 1 for size, pads, width, stride in sides))
-
-
-def _shift(layer: Shift, walk: Walk, unit: float) -> Layer:
+def _shift(layer: layers.Shift, walk: Walk, unit: float) -> Layer:
     size = float(layer.shift.double().norm()) * _pixels(layer, walk)
     return Layer(1.0, size, unit, unit * size)
 
 
-def _centering(layer: BatchCentering, walk: Walk, unit: float) -> Layer:
+def _centering(layer: layers.BatchCentering, walk: Walk, unit: float) -> Layer:
     parts = layer.scale.double() * torch.stack((layer.bias.detach(), layer.known_mean())).double()
     size = float(parts.norm(dim=1).sum()) * _pixels(layer, walk)
     return Layer(1.0, size, unit, 4 * unit * size)
 
 
-def _standardise(layer: Standardise, walk: Walk, unit: float) -> Layer:
+def _standardise(layer: layers.Standardise, walk: Walk, unit: float) -> Layer:
     size = float((layer.mean.double() / layer.std.double()).norm()) * _pixels(layer, walk)
     return Layer(walk(layer), size, 3 * unit * walk(layer), 3 * unit * size)
 
 
-def _norm_pool(layer: L2NormPool2d, walk: Walk, unit: float) -> Layer:
-    return Layer(1.0, rate=gamma(_pixels(layer, walk) ** 2 + 3, unit))
+def _pool(terms: int) -> Rule:
+    """A mean or a norm over pixels, and so many operations on top."""
 
+    def rule(layer: nn.Module, walk: Walk, unit: float) -> Layer:
+        return Layer(walk(layer), rate=gamma(_pixels(layer, walk) ** 2 + terms, unit) * max(1.0, walk(layer)))
 
-def _average(layer: nn.Module, walk: Walk, unit: float) -> Layer:
-    return Layer(walk(layer), rate=gamma(_pixels(layer, walk) ** 2 + 2, unit) * max(1.0, walk(layer)))
+    return rule
 
 
 def _batch_norm(layer: Any, walk: Walk, unit: float) -> Layer:
-    slope = 1 / (layer.running_var.double() + layer.eps).sqrt()
-    if layer.weight is not None:
-        slope = slope * layer.weight.detach().double().abs()
-    bias = 0.0 if layer.bias is None else float(layer.bias.detach().double().norm())
-    size = (float((slope * layer.running_mean.double()).norm()) + bias) * _pixels(layer, walk)
+    shift = float((batch_norm_gains(layer) * layer.running_mean.double()).norm())
+    size = (shift + _bias(layer)) * _pixels(layer, walk)
     return Layer(walk(layer), size, FUNCTION * unit * walk(layer), FUNCTION * unit * size)
 
 
-def _exact(layer: nn.Module, walk: Walk, unit: float) -> Layer:
-    return Layer(walk(layer))
+def _measured(ulps: float) -> Rule:
+    """A module whose outputs are off by so many units in the last place; m(0) is measured."""
 
+    def rule(layer: nn.Module, walk: Walk, unit: float) -> Layer:
+        lipschitz, size = walk(layer), _at_zero(layer, walk)
+        return Layer(lipschitz, size, ulps * unit * lipschitz, ulps * unit * size)
 
-def _function(layer: nn.Module, walk: Walk, unit: float) -> Layer:
-    """An elementary function of each number; m(0) is measured."""
-    lipschitz, size = walk(layer), _at_zero(layer, walk)
-    return Layer(lipschitz, size, FUNCTION * unit * lipschitz, FUNCTION * unit * size)
-
-
-def _unknown(layer: nn.Module, walk: Walk, unit: float) -> Layer:
-    lipschitz, size = walk(layer), _at_zero(layer, walk)
-    return Layer(lipschitz, size, UNKNOWN * unit * lipschitz, UNKNOWN * unit * size)
+    return rule
 
 
 def _at_zero(layer: nn.Module, walk: Walk) -> float:
@@ -267,20 +220,21 @@ def _at_zero(layer: nn.Module, walk: Walk) -> float:
         return float(layer(like.new_zeros(1, *shape)).double().norm()) * (1 + 1e-3)
 
 
-RULES: dict[type[nn.Module], Callable[[Any, Walk, float], Layer]] = {
-    nn.Linear: _linear,
-    OrthoLinear: _linear,
-    nn.Conv2d: _conv,
-    OrthoConv2d: _conv,
-    BatchCentering: _centering,
-    Shift: _shift,
-    Standardise: _standardise,
-    L2NormPool2d: _norm_pool,
+EXACT = (
+    *(layers.GroupSort2, layers.HalfAbs, layers.PadToMultiple, layers.Patches, nn.ReLU, nn.MaxPool2d, nn.Dropout),
+    *(nn.Identity, nn.Flatten, nn.Unflatten, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle),
+    *(nn.ZeroPad2d, nn.CircularPad2d, nn.ReflectionPad2d, nn.ReplicationPad2d),
+)
+FUNCTIONS = (layers.Scale, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh)
+RULES: dict[type[nn.Module], Rule] = {
+    **dict.fromkeys((nn.Linear, layers.OrthoLinear), _linear),
+    **dict.fromkeys((nn.Conv2d, layers.OrthoConv2d), _conv),
+    layers.BatchCentering: _centering,
+    layers.Shift: _shift,
+    layers.Standardise: _standardise,
+    layers.L2NormPool2d: _pool(3),
     **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d), _batch_norm),
-    **dict.fromkeys((nn.AvgPool2d, nn.AdaptiveAvgPool2d), _average),
-    **dict.fromkeys((GroupSort2, HalfAbs, PadToMultiple, Patches, nn.Identity, nn.Flatten, nn.Unflatten), _exact),
-    **dict.fromkeys((nn.PixelUnshuffle, nn.PixelShuffle, nn.ChannelShuffle, nn.ReLU, nn.MaxPool2d), _exact),
-    **dict.fromkeys((nn.ZeroPad2d, nn.Dropout), _exact),
-    **dict.fromkeys((nn.CircularPad2d, nn.ReflectionPad2d, nn.ReplicationPad2d), _exact),
-    **dict.fromkeys((Scale, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh), _function),
+    **dict.fromkeys((nn.AvgPool2d, nn.AdaptiveAvgPool2d), _pool(2)),
+    **dict.fromkeys(EXACT, lambda layer, walk, unit: Layer(walk(layer))),
+    **dict.fromkeys(FUNCTIONS, _measured(FUNCTION)),
 }

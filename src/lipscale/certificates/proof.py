@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import cast
@@ -45,6 +46,12 @@ class Proof:
         return Certificate(
             self.bound, self.pairwise, torch.cat([empty, *logits]), torch.cat([empty[:, 0], *norms]), self.error
         )
+
+    def require_of(self, net: nn.Module, inputs: Tensor) -> None:
+        """Refuse to speak of another network, or of weights that have changed since: it would be tried in vain."""
+        own, proven = net(inputs[:2]).double(), self(inputs[:2]).logits
+        if own.shape != proven.shape or not torch.allclose(own, proven, rtol=1e-3, atol=1e-3 * float(own.abs().max())):
+            raise UserError("the proof is of another network, or its weights have changed since: prove it anew")
 
     def _require_arithmetic(self, inputs: Tensor) -> None:
         """Refuse whatever would compute otherwise than the proof allows for."""
@@ -96,7 +103,10 @@ def prove(
         is_certified = even_unconstrained or is_constrained(net)
         if is_certified:
             require_faithful(net)
-        answering = _in_float64(net) if dtype == torch.float64 else copy.deepcopy(net).to(dtype)
+        answering = copy.deepcopy(net).to(dtype)
+        if dtype == torch.float64:
+            with suppress(UserError):  # with the very weights in use where it can be exported, else its own copy
+                answering = plain_copy(net).eval().double()
         like = next(chain(answering.parameters(), answering.buffers()), torch.zeros((), dtype=dtype))
         if not is_certified:
             with batch_means(answering):
@@ -137,14 +147,6 @@ def certify(
         got = tuple(inputs.shape) if isinstance(inputs, Tensor) else type(inputs).__name__
         raise UserError(f"expected a tensor of inputs (N, ...), got {got}")
     return prove(net, inputs.shape[1:], dtype=dtype, even_unconstrained=even_unconstrained)(inputs)
-
-
-def _in_float64(net: nn.Module) -> nn.Module:
-    """The network in double precision: with the very weights in use where it can be exported, else its own copy."""
-    try:
-        return plain_copy(net).eval().double()
-    except UserError:
-        return copy.deepcopy(net).double()
 
 
 def _with_head(net: nn.Module, walk: Walk, pairwise: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -9,9 +10,8 @@ from torch import Tensor, nn
 from lipscale._random import random_stream
 from lipscale.attacks import calibration_attack
 from lipscale.attacks.ball import Box
-from lipscale.certificates.accuracy import epsilon_names
-from lipscale.certificates.attacked import Attack, AttackName, Cache, Kept, Trial, broken_at, cache_name, digest
-from lipscale.certificates.held import BATCH, Progress, attack_batches, changed_within, require_proof_of
+from lipscale.certificates.attacked import BATCH, Attack, AttackName, Cache, Progress, Trial, attack_batches, within
+from lipscale.certificates.certificate import epsilon_names
 from lipscale.certificates.proof import Proof, prove
 from lipscale.data import Samples, as_input
 from lipscale.errors import UnsoundError, UserError
@@ -113,12 +113,11 @@ def measure_robustness(
     inputs, labels = as_input(samples.inputs), samples.labels.long()
     with evaluation_mode(net):
         proof = proof or prove(net, inputs.shape[1:])
-        require_proof_of(net, proof, inputs)
-        certificate, weights, rows = proof(inputs), digest(net, inputs, labels), {}
-        radii = certificate.radius(labels)
+        proof.require_of(net, inputs)
+        certificate, rows = proof(inputs), {}
         for name, eps in zip(epsilon_names(epsilons), epsilons, strict=True):
-            trial = Trial(net, inputs, labels, eps, attack, box, _progress_at(name, on_progress))
-            rows[name] = _measure(trial, proof, radii, cache(cache_name(trial, weights, name)), name)
+            trial = Trial(net, proof, inputs, labels, eps, name, attack, box, cache, on_progress)
+            rows[name] = _measure(trial, certificate.radius(labels))
     is_pgd = attack.name == "pgd"
     return Robustness(
         attack=attack.name,
@@ -131,51 +130,36 @@ def measure_robustness(
     )
 
 
-def _progress_at(name: str, on_progress: Progress) -> Progress:
-    return lambda what, done, total: on_progress(f"{what} at {name}", done, total)
-
-
-def _measure(trial: Trial, proof: Proof, radii: Tensor, kept: Kept, name: str) -> RobustnessAt:
-    """What is left at one epsilon."""
-    broken = broken_at(trial, proof, kept)
-    _require_order(radii, broken, name)
-    certified = (radii >= trial.epsilon) & (radii > 0)
-    share = float((broken.isinf() | certified).double().mean())
-    return RobustnessAt(
-        samples=len(radii),
-        certified_accuracy=float(certified.double().mean()),
-        robust_accuracy=share,
-        interval=share_interval(share, len(radii)),
-        calibration=_calibration(trial, proof),
-    )
-
-
-def _require_order(radii: Tensor, broken: Tensor, epsilon: str) -> None:
-    """CRA <= ERA, sample by sample: nothing certified may be broken within its radius."""
-    inverted = changed_within(radii, broken)
+def _measure(trial: Trial, radii: Tensor) -> RobustnessAt:
+    """What is left at one epsilon. CRA <= ERA, sample by sample: nothing certified may be broken within its radius."""
+    broken = trial.broken_at()
+    inverted = within(radii, broken)
     if inverted.any():
         sample = int(inverted.nonzero()[0])
         raise UnsoundError(
-            f"the certificate is broken at epsilon {epsilon}: attacked sample {sample} has certified radius "
+            f"the certificate is broken at epsilon {trial.name}: attacked sample {sample} has certified radius "
             f"{float(radii[sample]):.6g} and was misclassified at distance {float(broken[sample]):.6g} "
             f"({int(inverted.sum())} such samples). Do not rely on this certificate, and please report it"
         )
+    certified = (radii >= trial.epsilon) & (radii > 0)
+    left = float((broken.isinf() | certified).double().mean())
+    interval = share_interval(left, len(radii))
+    return RobustnessAt(len(radii), float(certified.double().mean()), left, interval, _calibration(trial))
 
 
-def _calibration(trial: Trial, proof: Proof) -> CalibrationUnderAttack:
+def _calibration(trial: Trial) -> CalibrationUnderAttack:
     """ECE and mean confidence before and after each calibration attack, and the proven range of the latter."""
-    net, inputs, labels, epsilon = trial.net, trial.inputs, trial.labels, trial.epsilon
+    inputs, labels, epsilon, steps = trial.inputs, trial.labels, trial.epsilon, max(1, trial.attack.steps // 2)
 
     def points(rows: Tensor, k: int) -> dict[str, Tensor]:
-        stream, steps = random_stream(trial.attack.seed, "calibration", k), max(1, trial.attack.steps // 2)
-        return calibration_attack(
-            net, inputs[rows], labels[rows], epsilon=epsilon, steps=steps, box=trial.box, generator=stream
-        )._asdict()
+        how: Any = {"epsilon": epsilon, "steps": steps, "box": trial.box}
+        stream = random_stream(trial.attack.seed, "calibration", k)
+        return calibration_attack(trial.net, inputs[rows], labels[rows], **how, generator=stream)._asdict()
 
     found: dict[str, list[Tensor]] = {"clean": [], "over": [], "under": [], "maximum": []}
     everywhere = torch.full((len(inputs),), epsilon, dtype=torch.float64, device=inputs.device)
     ends: list[Tensor] = []
-    for k, (certificate, attacked) in enumerate(attack_batches(proof, inputs, everywhere, points)):
+    for k, (certificate, attacked) in enumerate(attack_batches(trial.proof, inputs, everywhere, points)):
         found["clean"].append(certificate.logits)
         ends.append(torch.stack(certificate.confidence(epsilon)))
         for kind, held in attacked.items():
@@ -185,11 +169,10 @@ def _calibration(trial: Trial, proof: Proof) -> CalibrationUnderAttack:
                     "Do not rely on this certificate, and please report it"
                 )
             found[kind].append(held.logits)
-        trial.on_progress("calibration attacks", k + 1, -(-len(inputs) // BATCH))
-    logits = {kind: torch.cat(parts) for kind, parts in found.items()}
+        trial.tell("calibration attacks", k + 1, -(-len(inputs) // BATCH))
+    bins, rows = bins_for(len(labels)), {}
+    for kind, parts in found.items():
+        logits = torch.cat(parts)
+        rows[kind] = Confidence(ece(logits, labels, bins), float(torch.softmax(logits, 1).amax(1).mean()))
     lower, upper = torch.cat(ends, 1).mean(1).tolist()
-    bins = bins_for(len(labels))
-    rows = {
-        kind: Confidence(ece(z, labels, bins), float(torch.softmax(z, 1).amax(1).mean())) for kind, z in logits.items()
-    }
     return CalibrationUnderAttack(**rows, certified_confidence=(lower, upper))

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.func import jvp, vjp
 
 from lipscale._random import random_stream
+from lipscale.attacks.ball import norms
 
 BATCH = 256
 
@@ -21,12 +22,9 @@ def slopes(net: nn.Module, inputs: Tensor, pairs: int, *, seed: int) -> Iterator
         other = inputs[torch.randint(len(inputs), (count,), generator=generator)]
         noise = torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x)
         size = 10 ** (-4 * torch.rand(count, generator=generator, dtype=x.dtype).to(x))
-        size = size.view(-1, *[1] * (x.ndim - 1))
-        # half the pairs join two inputs, half step away from one at random, near and far
-        blend = (torch.arange(count) % 2 == 0).view(-1, *[1] * (x.ndim - 1)).to(x.device)
-        towards = torch.where(blend, other - x, noise)
+        noise[::2] = (other - x)[::2]  # half the pairs join two inputs, half step away from one at random, near and far
         with torch.no_grad():
-            yield _slope(net, x, x + size * towards)
+            yield _slope(net, x, x + size.view(-1, *[1] * (x.ndim - 1)) * noise)
     few = inputs[: min(len(inputs), 64)]
     yield climb(net, few, generator)
     yield steepest_direction(net, few, generator)
@@ -52,21 +50,17 @@ def climb(net: nn.Module, inputs: Tensor, generator: torch.Generator, *, steps: 
             slope = _slope(net, x, y)
             gradients = torch.autograd.grad(slope.clamp(min=1e-300).log().sum(), (x, y))
         best = torch.maximum(best, slope.detach())
-        length = (x - y).detach().flatten(1).norm(dim=1).view(-1, *[1] * (x.ndim - 1))
-        x, y = (
-            p.detach() + 0.1 * length * g / g.flatten(1).norm(dim=1).clamp(min=1e-300).view_as(length)
-            for p, g in zip((x, y), gradients, strict=True)
-        )
+        step = 0.1 * norms((x - y).detach())
+        x, y = (p.detach() + step * g / norms(g) for p, g in zip((x, y), gradients, strict=True))
     return best
 
 
 def steepest_direction(net: nn.Module, inputs: Tensor, generator: torch.Generator, *, steps: int = 30) -> Tensor:
     """The norm of the Jacobian at each input, from below, by power iteration: fit for an attack, not for a bound."""
     v = torch.randn(inputs.shape, generator=generator, dtype=inputs.dtype).to(inputs)
-    shape = (-1, *[1] * (inputs.ndim - 1))
     slope = torch.zeros(len(inputs), dtype=inputs.dtype, device=inputs.device)
     for _ in range(steps):
-        v = v / v.flatten(1).norm(dim=1).clamp(min=1e-300).view(shape)
+        v = v / norms(v)
         image = cast(Tensor, jvp(net, (inputs,), (v,))[1])
         slope = torch.maximum(slope, image.norm(dim=1).detach())
         (v,) = vjp(net, inputs)[1](image)

@@ -9,7 +9,6 @@ from typing import Annotated, NoReturn
 import typer
 
 from lipscale.cli import data, experiments, results, training
-from lipscale.cli.flags import with_settings_as_flags
 from lipscale.cli.wording import as_commands
 from lipscale.errors import DivergedError, UnsoundError, UserError
 
@@ -23,7 +22,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 data_app = typer.Typer(help="The data sets that lipscale knows.", no_args_is_help=True)
-app.command()(with_settings_as_flags(training.train))
+app.command()(training.with_settings_as_flags(training.train))
 for command in (results.evaluate, results.predict, results.audit, results.report):
     app.command()(command)
 app.add_typer(data_app, name="data")

@@ -1,8 +1,9 @@
-"""The command that trains."""
+"""The command that trains; its flags are the settings, documented and checked where they are written: in Settings."""
 
+import inspect
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
@@ -10,11 +11,36 @@ from lipscale.cli.wording import as_commands
 from lipscale.errors import StoppedError, UserError
 from lipscale.settings import Settings
 
+# the heading of --help under which each setting and those after it stand
+HELP_GROUPS = {
+    "data": "Data",
+    "model": "Network",
+    "method": "LiST",
+    "batch_size": "Optimizer",
+    "seed": "Run",
+}
+
+
+# what stands for a value in --help, by the first word that its type has
+METAVARS = {
+    "tuple[str": "NAMES",
+    "tuple": "NUMBERS",
+    "Path": "PATH",
+    "bool": "true|false",
+    "int": "N",
+    "float": "NUMBER",
+    "str": "TEXT",
+}
+
 
 def train(
-    settings_file: Path | None = None,
-    recipe: str | None = None,
-    resume: Path | None = None,
+    settings_file: Annotated[
+        Path | None, typer.Argument(metavar="SETTINGS.yaml", help="Settings in a YAML file.")
+    ] = None,
+    recipe: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Start from the settings of one of the paper's runs.")
+    ] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Continue a run that was stopped.")] = None,
     **flags: str | None,
 ) -> None:
     """Train a calibrated, certified classifier and write a run folder.
@@ -39,30 +65,29 @@ def train(
     if resume is not None:
         if given or settings_file or recipe:
             raise UserError("a resumed run keeps its settings: give --resume RUN alone")
-        _watch(resume, None)
+        _watch(resume)
         return
-    values: dict[str, Any] = _recipe(recipe).model_dump() if recipe else {}
+    values: dict[str, Any] = _recipe(recipe) if recipe else {}
     place: dict[str, str] = {}
     if settings_file is not None:
         from lipscale.runs.settings_file import read_settings
 
         from_file, place = read_settings(settings_file)
         values |= from_file
-    place = {key: where for key, where in place.items() if key not in given}
     place |= {key: f"--{key.replace('_', '-')}" for key in given}
-    _watch(None, Settings.checked({**values, **given}, place=place))
+    _watch(Settings.checked({**values, **given}, place=place))
 
 
-def _recipe(name: str) -> Settings:
+def _recipe(name: str) -> dict[str, Any]:
     from lipscale.experiments import RECIPES
 
     if name not in RECIPES:
         raise UserError(f"unknown recipe {name!r}; known: {', '.join(RECIPES)}")
-    return RECIPES[name]()
+    return RECIPES[name]().model_dump()
 
 
-def _watch(folder: Path | None, settings: Settings | None) -> None:
-    """Train or resume behind a progress display, then say what came out."""
+def _watch(what: Settings | Path) -> None:
+    """Train by settings, or resume a folder, behind a progress display, then say what came out."""
     from lipscale.cli.show import print_metrics
     from lipscale.cli.signals import StopRequest, polite_stop
     from lipscale.report import write_report
@@ -78,11 +103,8 @@ def _watch(folder: Path | None, settings: Settings | None) -> None:
             stack.enter_context(polite_stop(stop, lambda line: typer.echo(line, err=True)))
 
         try:
-            if settings is not None:
-                run = train(settings, on_start=on_start, should_stop=stop)
-            else:
-                assert folder is not None
-                run = resume(folder, on_start=on_start, should_stop=stop)
+            how: Any = {"on_start": on_start, "should_stop": stop}
+            run = train(what, **how) if isinstance(what, Settings) else resume(what, **how)
         except (StoppedError, KeyboardInterrupt) as stopped:
             again = f"go on with lipscale.resume('{started[0]}')" if started else "nothing was written"
             text = as_commands(str(stopped) or f"stopped at once; {again}")
@@ -94,3 +116,29 @@ def _watch(folder: Path | None, settings: Settings | None) -> None:
     typer.echo(f"\nReport: {write_report([run.folder], data_dir=run.settings.data_dir)}")
     typer.echo(f"Attack it with: lipscale evaluate {run.folder}")
     typer.echo(f"Look at predictions with: lipscale predict {run.folder}")
+
+
+def with_settings_as_flags(command: Any) -> Any:
+    """Give the command one flag for each setting, beside its own."""
+    *own, _ = inspect.signature(command).parameters.values()  # the last one takes the settings
+    annotations: dict[str, Any] = {parameter.name: parameter.annotation for parameter in own}
+    group = ""
+    for name, field in Settings.model_fields.items():
+        group = HELP_GROUPS.get(name, group)
+        default = "" if field.default is None else f" [default: {_shown(field.default)}]"
+        choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else None
+        kind = next((metavar for word, metavar in METAVARS.items() if word in str(field.annotation)), "VALUE")
+        metavar = "|".join(choices) if choices else kind
+        # text all the way: Settings checks it and names the flag, as it does for YAML
+        option = typer.Option(metavar=metavar, help=as_commands(f"{field.description}{default}"), rich_help_panel=group)
+        annotations[name] = Annotated[str | None, option]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    command.__signature__ = inspect.Signature(
+        [inspect.Parameter(n, keyword, default=None, annotation=a) for n, a in annotations.items()]
+    )
+    command.__annotations__ = annotations
+    return command
+
+
+def _shown(value: Any) -> str:
+    return ",".join(f"{v:.4g}" for v in value) if isinstance(value, tuple) else str(value)

@@ -23,8 +23,7 @@ from lipscale.metrics.binned import (
     reliability,
 )
 from lipscale.metrics.floor import Floor, ece_floor, ece_limit
-from lipscale.metrics.predictions import Predictions
-from lipscale.metrics.scores import accuracy, brier, nll
+from lipscale.metrics.predictions import Predictions, accuracy, brier, nll
 from lipscale.metrics.smooth import smooth_ece
 from lipscale.metrics.summary import Intervals, Scores, measure
 from lipscale.metrics.tolerance import CalibrationError, calibration_error

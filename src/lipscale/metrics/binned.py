@@ -1,5 +1,6 @@
 """Calibration errors over bins: ECE, ESCE, maximum, adaptive and classwise, and the Brier score's two parts."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -8,7 +9,6 @@ from torch import Tensor
 
 from lipscale.errors import UserError
 from lipscale.metrics.predictions import Predictions
-from lipscale.metrics.scores import brier_of
 
 BINS = 15
 
@@ -40,13 +40,23 @@ class Bins:
         """acc(B_m), zero for an empty bin."""
         return self.correct / self.count.clamp(min=1)
 
+    def error(self, statistic: "Statistic") -> float:
+        """A statistic of the gaps."""
+        return float(statistic(self.gap, self.count))
 
-# Statistics of the gaps, vectorised over leading axes, so that simulated gaps (R, K) go through the same formula.
+
+# gaps (..., K) and counts (K,) -> (...): leading axes, so that simulated gaps (R, K) go through the same formula
+Statistic = Callable[[Tensor, Tensor], Tensor]
 
 
 def mean_absolute(gap: Tensor, count: Tensor) -> Tensor:
     """sum_m |B_m|/N |acc(B_m) - conf(B_m)|; over all classes' cells this is their mean, too."""
     return gap.abs().sum(-1) / count.sum()
+
+
+def mean_signed(gap: Tensor, count: Tensor) -> Tensor:
+    """sum_m |B_m|/N (conf(B_m) - acc(B_m))."""
+    return gap.sum(-1) / count.sum()
 
 
 def largest(gap: Tensor, count: Tensor) -> Tensor:
@@ -61,8 +71,7 @@ def mean_square(gap: Tensor, count: Tensor) -> Tensor:
 
 def ece(logits: Tensor, labels: Tensor, bins: int = BINS, *, probabilities: bool = False) -> float:
     """Expected calibration error, sum_m |B_m|/N |acc(B_m) - conf(B_m)| (Sec. 2.2)."""
-    cells = equal_width(Predictions.of(logits, labels, probabilities=probabilities), bins)
-    return float(mean_absolute(cells.gap, cells.count))
+    return equal_width(Predictions.of(logits, labels, probabilities=probabilities), bins).error(mean_absolute)
 
 
 def esce(logits: Tensor, labels: Tensor, bins: int = BINS, *, probabilities: bool = False) -> float:
@@ -70,26 +79,22 @@ def esce(logits: Tensor, labels: Tensor, bins: int = BINS, *, probabilities: boo
 
     Without the absolute value the sum telescopes to mean confidence minus accuracy, whatever the bins.
     """
-    cells = equal_width(Predictions.of(logits, labels, probabilities=probabilities), bins)
-    return float(cells.gap.sum() / cells.count.sum())
+    return equal_width(Predictions.of(logits, labels, probabilities=probabilities), bins).error(mean_signed)
 
 
 def maximum_ce(logits: Tensor, labels: Tensor, bins: int = BINS, *, probabilities: bool = False) -> float:
     """Maximum calibration error, max_m |acc(B_m) - conf(B_m)|: a bin with few samples can dominate it."""
-    cells = equal_width(Predictions.of(logits, labels, probabilities=probabilities), bins)
-    return float(largest(cells.gap, cells.count))
+    return equal_width(Predictions.of(logits, labels, probabilities=probabilities), bins).error(largest)
 
 
 def adaptive_ece(logits: Tensor, labels: Tensor, bins: int = BINS, *, probabilities: bool = False) -> float:
     """ECE over bins of equal mass instead of equal width (Nguyen and O'Connor, 2015)."""
-    cells = equal_mass(Predictions.of(logits, labels, probabilities=probabilities), bins)
-    return float(mean_absolute(cells.gap, cells.count))
+    return equal_mass(Predictions.of(logits, labels, probabilities=probabilities), bins).error(mean_absolute)
 
 
 def classwise_ece(logits: Tensor, labels: Tensor, bins: int = BINS, *, probabilities: bool = False) -> float:
     """The mean over classes of the ECE of p_c against 1[y = c] (Kull et al., 2019)."""
-    cells = by_class(Predictions.of(logits, labels, probabilities=probabilities), bins)
-    return float(mean_absolute(cells.gap, cells.count))
+    return by_class(Predictions.of(logits, labels, probabilities=probabilities), bins).error(mean_absolute)
 
 
 class BrierParts(NamedTuple):
@@ -106,7 +111,7 @@ def brier_parts(logits: Tensor, labels: Tensor, bins: int = BINS, *, probabiliti
     """
     predictions = Predictions.of(logits, labels, probabilities=probabilities)
     calibration = brier_calibration(by_class(predictions, bins), len(predictions))
-    return BrierParts(calibration, float(brier_of(predictions).mean()) - calibration)
+    return BrierParts(calibration, float(predictions.brier.mean()) - calibration)
 
 
 def brier_calibration(cells: Bins, samples: int) -> float:

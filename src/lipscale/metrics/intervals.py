@@ -13,10 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipscale.metrics.binned import Bins
+from lipscale.metrics.binned import Bins, Statistic
 
 Interval = tuple[float, float]
-Statistic = Callable[[Tensor, Tensor], Tensor]  # gaps (..., K) and counts (K,) -> (...)
 
 NORMAL = 1.959963984540054  # the 97.5 % point of the normal distribution
 TAIL = 0.025
@@ -43,25 +42,24 @@ def share_interval(share: float, samples: int) -> Interval:
     return (0.0 if share == 0 else centre - half), (1.0 if share == 1 else centre + half)
 
 
-def error_interval(cells: Bins, statistic: Statistic, *, replicates: int = REPLICATES, seed: int = 0) -> Interval:
+def error_interval(cells: Bins, statistic: Statistic) -> Interval:
     """The calibration errors under which the measured one lies between the 2.5 % and the 97.5 % point."""
     kept = cells.count > 0
-    cells = Bins(cells.count[kept], cells.confidence[kept], cells.correct[kept])
-    measured = statistic(cells.gap, cells.count)
+    count, confidence, gap = cells.count[kept], cells.confidence[kept], cells.gap[kept]
+    measured = statistic(gap, count)
+
+    def rate(scale: float) -> Tensor:  # how often a cell's predictions come true; at most always
+        return ((confidence - scale * gap) / count).clamp(0, 1)
+
+    def expected(scale: float) -> float:
+        return float(statistic(confidence - count * rate(scale), count))
 
     def simulated(scale: float) -> Tensor:
-        return statistic(simulate_gaps(cells, scale, replicates, seed), cells.count)
+        return statistic(confidence - draw_correct(count, rate(scale).expand(REPLICATES, -1), seed=0), count)
 
-    def too_small(scale: float) -> bool:  # for the measured error to be reached
-        return float((simulated(scale) >= measured).double().mean()) < TAIL
-
-    def too_large(scale: float) -> bool:  # for it to be this low
-        return float((simulated(scale) <= measured).double().mean()) < TAIL
-
-    lower = last_scale_where(too_small)
-    upper = last_scale_where(lambda scale: not too_large(scale))
-    low = float(statistic(_expected_gap(cells, lower), cells.count)) if lower else 0.0
-    return low, max(float(statistic(_expected_gap(cells, upper), cells.count)), float(measured))
+    lower = last_scale_where(lambda scale: share(simulated(scale) >= measured) < TAIL)  # hardly ever that large
+    upper = last_scale_where(lambda scale: share(simulated(scale) <= measured) >= TAIL)  # still as small at times
+    return (expected(lower) if lower else 0.0), max(expected(upper), float(measured))
 
 
 def last_scale_where(holds: Callable[[float], bool]) -> float:
@@ -77,19 +75,9 @@ def last_scale_where(holds: Callable[[float], bool]) -> float:
     return low
 
 
-def simulate_gaps(cells: Bins, scale: float, replicates: int, seed: int) -> Tensor:
-    """Gaps (R, K) of a model whose expected gaps are `scale` times these, at the same sample size."""
-    rate = _rate(cells, scale)
-    return cells.confidence - draw_correct(cells.count, rate.expand(replicates, -1), seed)
-
-
-def _rate(cells: Bins, scale: float) -> Tensor:
-    """How often a cell's predictions come true where its gap is `scale` times the measured one; at most always."""
-    return ((cells.confidence - scale * cells.gap) / cells.count.clamp(min=1)).clamp(0, 1)
-
-
-def _expected_gap(cells: Bins, scale: float) -> Tensor:
-    return cells.confidence - cells.count * _rate(cells, scale)
+def share(holds: Tensor) -> float:
+    """How often a condition holds."""
+    return float(holds.double().mean())
 
 
 def draw_correct(count: Tensor, rate: Tensor, seed: int) -> Tensor:

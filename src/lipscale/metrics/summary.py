@@ -7,11 +7,10 @@ import torch
 from torch import Tensor
 
 from lipscale.metrics import binned
-from lipscale.metrics.binned import Bins, bins_for, by_class, equal_mass, equal_width
+from lipscale.metrics.binned import Bins, Statistic, by_class, equal_mass, equal_width
 from lipscale.metrics.floor import CalibratedTwin
 from lipscale.metrics.intervals import NORMAL, Interval, error_interval, mean_interval, share_interval
 from lipscale.metrics.predictions import Predictions
-from lipscale.metrics.scores import brier_of, nll_of
 from lipscale.metrics.smooth import bandwidth, grid_of_gaps, smooth_ece_at
 from lipscale.metrics.tolerance import TOLERANCE, error_of
 
@@ -90,63 +89,54 @@ def measure(
         (0.67, None)
     """
     predictions = Predictions.of(logits, labels, probabilities=probabilities)
-    n, bins = len(predictions), bins_for(len(predictions)) if bins is None else bins
-    top, mass, classwise = (cells(predictions, bins) for cells in (equal_width, equal_mass, by_class))
-    accuracy, nll, brier = predictions.correct, nll_of(predictions), brier_of(predictions)
-    sigma, twin = bandwidth(gaps := grid_of_gaps(predictions)), CalibratedTwin(predictions, bins)
+    bins = binned.bins_for(len(predictions)) if bins is None else bins
+    found = _with_intervals(predictions, bins)
+    values = {name: value for name, (value, _) in found.items()}
+    twin, error = CalibratedTwin(predictions, bins), error_of(predictions, tolerance=tolerance)
     floor, limit = twin.floor(), twin.limit(calibration_size=calibration_size)
-    error = error_of(predictions, tolerance=tolerance)
-    ece = float(binned.mean_absolute(top.gap, top.count))
-    calibration = binned.brier_calibration(classwise, n)
     return Scores(
-        accuracy=float(accuracy.mean()),
-        nll=float(nll.mean()),
-        brier=float(brier.mean()),
-        brier_calibration=calibration,
-        brier_refinement=float(brier.mean()) - calibration,
-        ece=ece,
-        esce=float(top.gap.sum()) / n,
-        maximum_ce=float(binned.largest(top.gap, top.count)),
-        adaptive_ece=float(binned.mean_absolute(mass.gap, mass.count)),
-        classwise_ece=float(binned.mean_absolute(classwise.gap, classwise.count)),
-        smooth_ece=min(1.0, float(smooth_ece_at(gaps, sigma))),
+        **values,
+        brier_refinement=values["brier"] - values["brier_calibration"],
         ece_floor=floor.mean,
         ece_band=(floor.lower, floor.upper),
         ece_limit=limit,
-        as_calibrated_as_its_set=ece <= limit,
+        as_calibrated_as_its_set=values["ece"] <= limit,
         calibration_error=error.value,
         calibration_error_limits=error.limits,
         calibration_tolerance=tolerance,
         calibrated=error.within,
         samples_to_decide=error.samples_to_decide,
         bins=bins,
-        intervals=_intervals(predictions, top, mass, classwise, sigma),
+        intervals=Intervals(**{name: interval for name, (_, interval) in found.items()}),
     )
 
 
-def _intervals(predictions: Predictions, top: Bins, mass: Bins, classwise: Bins, sigma: float) -> Intervals:
-    """The 95 % interval of each metric, from the bins of equal width and of equal mass, and class by class."""
-    n, c = predictions.values.shape
-    return Intervals(
-        accuracy=share_interval(float(predictions.correct.mean()), n),
-        nll=mean_interval(nll_of(predictions)),
-        brier=mean_interval(brier_of(predictions)),
-        # the cells of all classes share n samples, so their mean square is 1 / C of the Brier score's part
-        brier_calibration=_scaled(error_interval(classwise, binned.mean_square), c),
-        ece=error_interval(top, binned.mean_absolute),
-        esce=_signed_interval(predictions),
-        maximum_ce=error_interval(top, binned.largest),
-        adaptive_ece=error_interval(mass, binned.mean_absolute),
-        classwise_ece=error_interval(classwise, binned.mean_absolute),
-        smooth_ece=_smooth_interval(predictions, sigma),
-    )
+def _with_intervals(predictions: Predictions, bins: int) -> dict[str, tuple[float, Interval]]:
+    """Each metric with its 95 % interval."""
+    (n, classes), nll, brier = predictions.values.shape, predictions.nll, predictions.brier
+    width, mass, classwise = (cells(predictions, bins) for cells in (equal_width, equal_mass, by_class))
+    accuracy = float(predictions.correct.mean())
+    # the cells of all classes share n samples, so their mean square is 1 / C of the Brier score's part
+    low, high = error_interval(classwise, binned.mean_square)
+
+    def error(cells: Bins, statistic: Statistic) -> tuple[float, Interval]:
+        return cells.error(statistic), error_interval(cells, statistic)
+
+    return {
+        "accuracy": (accuracy, share_interval(accuracy, n)),
+        "nll": (float(nll.mean()), mean_interval(nll)),
+        "brier": (float(brier.mean()), mean_interval(brier)),
+        "brier_calibration": (binned.brier_calibration(classwise, n), (classes * low, classes * high)),
+        "ece": error(width, binned.mean_absolute),
+        "esce": (width.error(binned.mean_signed), _signed_interval(predictions)),
+        "maximum_ce": error(width, binned.largest),
+        "adaptive_ece": error(mass, binned.mean_absolute),
+        "classwise_ece": error(classwise, binned.mean_absolute),
+        "smooth_ece": _smooth(predictions),
+    }
 
 
-def _scaled(interval: Interval, factor: float) -> Interval:
-    return factor * interval[0], factor * interval[1]
-
-
-def _signed_interval(predictions: Predictions) -> tuple[float, float]:
+def _signed_interval(predictions: Predictions) -> Interval:
     """Of mean confidence minus accuracy; a run of correct answers must not pass for certainty.
 
     It holds the d that would not be surprised by the measured g: (g - d)^2 <= z^2 V(d) / N, with V(d) = mean r (1 - r)
@@ -154,7 +144,7 @@ def _signed_interval(predictions: Predictions) -> tuple[float, float]:
     """
     n, p = len(predictions), predictions.confidence
     gap = p - predictions.correct
-    g, calibrated, slope = float(gap.mean()), float((p * (1 - p)).mean()), float(2 * p.mean() - 1)
+    g, calibrated, slope = float(gap.mean()), predictions.variance, float(2 * p.mean() - 1)
     expected = calibrated + slope * g - g**2  # V(g)
     wider = max(1.0, float(gap.var(correction=0)) / expected) if expected > 0 else 1.0
     z = NORMAL**2 * wider / n
@@ -163,8 +153,10 @@ def _signed_interval(predictions: Predictions) -> tuple[float, float]:
     return (centre - half) / (1 + z), (centre + half) / (1 + z)
 
 
-def _smooth_interval(predictions: Predictions, sigma: float) -> tuple[float, float]:
-    """Of smECE_sigma at the bandwidth that was found, on a coarser grid."""
+def _smooth(predictions: Predictions) -> tuple[float, Interval]:
+    """The smooth ECE, and its interval at the bandwidth that was found, on a coarser grid."""
+    gaps = grid_of_gaps(predictions)
+    sigma = bandwidth(gaps)
     cell = (predictions.confidence * COARSE).round().long()
     cells = binned.tally(cell, COARSE + 1, predictions.confidence, predictions.correct)
     place = cells.count.nonzero().squeeze(1)  # only cells that hold samples are simulated
@@ -174,4 +166,4 @@ def _smooth_interval(predictions: Predictions, sigma: float) -> tuple[float, flo
         grid[..., place] = gap / count.sum()
         return smooth_ece_at(grid, max(sigma, 2 / COARSE))
 
-    return error_interval(cells, statistic)
+    return min(1.0, float(smooth_ece_at(gaps, sigma))), error_interval(cells, statistic)

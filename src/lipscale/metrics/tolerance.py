@@ -8,7 +8,7 @@ spread that is hardest to see (upper limit) or easiest to mistake for more (lowe
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lipscale.errors import UserError
 from lipscale.metrics.binned import Bins, equal_mass
-from lipscale.metrics.intervals import Interval, draw_correct, last_scale_where
+from lipscale.metrics.intervals import Interval, draw_correct, last_scale_where, share
 from lipscale.metrics.predictions import Predictions
 
 FEWEST_GROUPS, MOST_GROUPS = 6, 15
@@ -82,16 +82,10 @@ def groups_for(predictions: Predictions, tolerance: float) -> int:
     0.8 sqrt(K), and one that is off by the tolerance shows at least tolerance / sqrt(v / N) - 1.6 in 95 % of draws. The
     0.7 in between is for the spread of the first.
     """
-    error = math.sqrt(_variance(predictions) / len(predictions))
+    error = math.sqrt(predictions.variance / len(predictions))
     spare = tolerance / error - MARGIN if error > 0 else math.inf
     resolved = int((min(max(spare, 0.0), 100.0) / PER_GROUP) ** 2)
     return min(max(resolved, FEWEST_GROUPS), MOST_GROUPS, len(predictions))
-
-
-def _variance(predictions: Predictions) -> float:
-    """Of a calibrated model's answers, mean p (1 - p)."""
-    p = predictions.confidence
-    return float((p * (1 - p)).mean())
 
 
 def _samples_to_decide(predictions: Predictions, value: float, limits: Interval, tolerance: float) -> int:
@@ -100,7 +94,7 @@ def _samples_to_decide(predictions: Predictions, value: float, limits: Interval,
     Then the error is near the tolerance, and its limits, which approach it as 1 / sqrt(n), must become narrow enough.
     """
     samples = len(predictions)
-    needed = _variance(predictions) * ((MARGIN + PER_GROUP * math.sqrt(FEWEST_GROUPS)) / tolerance) ** 2
+    needed = predictions.variance * ((MARGIN + PER_GROUP * math.sqrt(FEWEST_GROUPS)) / tolerance) ** 2
     if samples >= needed:
         width = limits[1] - value if value < tolerance else value - limits[0]
         needed = samples * (width / max(abs(value - tolerance), 1e-9)) ** 2
@@ -136,10 +130,10 @@ class _Simulation:
         def possible(rate: Tensor) -> bool:
             return self._share_below(rate) >= LEVEL
 
-        limit = self.measured
-        for u in _both_signs((self.noise.sqrt(), torch.ones_like(self.noise))):
+        limit, spread, even = self.measured, self.noise.sqrt(), torch.ones_like(self.noise)
+        for u in (spread, -spread, even, -even):  # over- and under-confident
             # at one scale errors are the same in all directions, but for rates that end at 0 or 1
-            if possible(self._rate(limit / self.unit, self._scaled(u))):
+            if possible(self._rates(u)(limit / self.unit)):
                 limit = max(limit, self._error_where(possible, u))
         return limit
 
@@ -150,15 +144,16 @@ class _Simulation:
         """
 
         def too_small(rate: Tensor) -> bool:
-            return self._share_above(rate) < LEVEL
+            return share(self._simulated(rate) >= self.measured - 1e-12) < LEVEL
 
         if not too_small(self.mean):
             return 0.0
         noise = self.noise.view(self.groups, -1).sum(1)
-        single = (self._only(int(noise.argmax())), self._only(int(noise.argmin())))
+        one_group = torch.eye(self.groups, dtype=torch.float64).repeat_interleave(self.parts, 1)
+        noisy, calm = one_group[int(noise.argmax())], one_group[int(noise.argmin())]
         limit = self._error_where(too_small, self.cells.gap / self.cells.count.clamp(min=1))
-        for u in _both_signs(single):
-            if not too_small(self._rate(limit / self.unit, self._scaled(u))):
+        for u in (noisy, -noisy, calm, -calm):
+            if not too_small(self._rates(u)(limit / self.unit)):
                 limit = min(limit, self._error_where(too_small, u))
         return limit
 
@@ -169,24 +164,15 @@ class _Simulation:
 
     def _error_where(self, holds: Callable[[Tensor], bool], u: Tensor) -> float:
         """The largest error in this direction at which a condition on the rates holds."""
-        u = self._scaled(u)
-        scale = last_scale_where(lambda scale: holds(self._rate(scale, u)))
-        if scale == 0:
-            return 0.0
-        return float(self._error(self.cells.confidence - self.cells.count * self._rate(scale, u)))
+        rates = self._rates(u)
+        scale = last_scale_where(lambda scale: holds(rates(scale)))
+        return float(self._error(self.cells.confidence - self.cells.count * rates(scale))) if scale else 0.0
 
-    def _scaled(self, u: Tensor) -> Tensor:
-        """In units of the error: at scale 1 it is `unit`, if no rate is beyond 0 or 1."""
+    def _rates(self, u: Tensor) -> Callable[[float], Tensor]:
+        """The rates of success by scale: at 1 the error is `unit`, if no rate is beyond 0 or 1."""
         size = float(self._error(self.cells.count * u))
-        return u * (self.unit / size) if size > 0 else u
-
-    def _rate(self, scale: float, u: Tensor) -> Tensor:
-        return (self.mean - scale * u).clamp(0, 1)
-
-    def _only(self, group: int) -> Tensor:
-        u = torch.zeros(self.groups, self.parts, dtype=torch.float64)
-        u[group] = 1
-        return u.flatten()
+        step = u * (self.unit / size) if size > 0 else u
+        return lambda scale: (self.mean - scale * step).clamp(0, 1)
 
     def _error(self, gap: Tensor) -> Tensor:
         """sum over groups of |gap| / N, for gaps (..., cells)."""
@@ -197,14 +183,4 @@ class _Simulation:
         return self._error(self.cells.confidence - drawn)
 
     def _share_below(self, rate: Tensor) -> float:
-        return float((self._simulated(rate) <= self.measured + 1e-12).double().mean())
-
-    def _share_above(self, rate: Tensor) -> float:
-        return float((self._simulated(rate) >= self.measured - 1e-12).double().mean())
-
-
-def _both_signs(directions: tuple[Tensor, ...]) -> Iterator[Tensor]:
-    """Over-confident and under-confident."""
-    for u in directions:
-        yield u
-        yield -u
+        return share(self._simulated(rate) <= self.measured + 1e-12)

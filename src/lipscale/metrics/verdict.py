@@ -17,39 +17,31 @@ def how_far_off(scores: Scores, samples: int) -> str:
         Two sentences, the verdict first.
     """
     low, high = scores.calibration_error_limits
-    tolerance, error = _points(scores.calibration_tolerance), _points(scores.calibration_error)
+    within = f"calibrated to within {_points(scores.calibration_tolerance)}"
+    differ = f"confidence and accuracy differ by {_points(scores.calibration_error)} on average"
     if scores.calibrated is None:
-        few, needed = f"{samples:,}", f"{scores.samples_to_decide:,}"
         verdict = (
-            f"{few} test samples cannot decide whether it is calibrated to within {tolerance}: confidence and accuracy "
-            f"differ by {error} on average, somewhere from {_points(low, unit=False)} to {_points(high)}; about "
-            f"{needed} would decide."
+            f"{samples:,} test samples cannot decide whether it is {within}: {differ}, somewhere from "
+            f"{_points(low, unit=False)} to {_points(high)}; about {scores.samples_to_decide:,} would decide."
         )
     elif scores.calibrated:
-        verdict = (
-            f"It is calibrated to within {tolerance}: confidence and accuracy differ by {error} on average, with 95 % "
-            f"confidence by at most {_points(high)}."
-        )
+        verdict = f"It is {within}: {differ}, with 95 % confidence by at most {_points(high)}."
     else:
-        verdict = (
-            f"It is not calibrated to within {tolerance}: confidence and accuracy differ by {error} on average, with "
-            f"95 % confidence by at least {_points(low)}."
-        )
+        verdict = f"It is not {within}: {differ}, with 95 % confidence by at least {_points(low)}."
     return f"{verdict} {_direction(scores)}"
 
 
 def _direction(scores: Scores) -> str:
     low, high = scores.intervals.esce
-    ends = sorted((abs(low), abs(high)))
-    if low > 0 or high < 0:
-        side = "high" if low > 0 else "low"
+    if low <= 0 <= high:
         return (
-            f"Its confidence is {_points(abs(scores.esce))} too {side} (95 % interval {_points(ends[0], unit=False)} "
-            f"to {_points(ends[1])})."
+            "As a whole it is neither clearly over- nor under-confident: confidence minus accuracy is "
+            f"{100 * scores.esce:+.1f} points (95 % interval {100 * low:+.1f} to {100 * high:+.1f})."
         )
+    near, far = sorted((abs(low), abs(high)))
     return (
-        "As a whole it is neither clearly over- nor under-confident: confidence minus accuracy is "
-        f"{100 * scores.esce:+.1f} points (95 % interval {100 * low:+.1f} to {100 * high:+.1f})."
+        f"Its confidence is {_points(abs(scores.esce))} too {'high' if low > 0 else 'low'} "
+        f"(95 % interval {_points(near, unit=False)} to {_points(far)})."
     )
 
 
@@ -57,21 +49,18 @@ def temperature_sentence(temperature: float, interval: Interval, p_value: float)
     """T on the test set, its interval, and the test of T = 1."""
     if math.isinf(temperature):
         return "On the test set it is no better than chance, so that no temperature would mend it."
-    low, high = interval
-    end = "no upper limit" if math.isinf(high) else f"{high:.2f}"
+    end = "no upper limit" if math.isinf(interval[1]) else f"{interval[1]:.2f}"
     p = "below 0.001" if p_value < 0.001 else f"{p_value:.3f}"
-    meaning = "T = 1 is calibrated, above is over-confident"
     return (
-        f"The temperature that fits the test set is T = {temperature:.2f} (95 % interval {low:.2f} to {end}; p-value "
-        f"of T = 1 {p}; {meaning})."
+        f"The temperature that fits the test set is T = {temperature:.2f} (95 % interval {interval[0]:.2f} to {end}; "
+        f"p-value of T = 1 {p}; T = 1 is calibrated, above is over-confident)."
     )
 
 
 def as_good_as_its_set(scores: Scores, calibration_size: int) -> str:
     """Whether the ECE is within what a T* from so few calibration samples leaves; never the first sentence."""
-    if calibration_size == 0:
-        allowed = "a calibrated model on as many test samples"
-    else:
+    allowed = "a calibrated model on as many test samples"
+    if calibration_size:
         allowed = f"a temperature from {calibration_size:,} calibration samples"
     relation = "is no larger" if scores.as_calibrated_as_its_set else "is larger"
     return (

@@ -9,11 +9,9 @@ All have `fit(logits, labels)` and `transform(logits)`; `compare` puts them side
 """
 
 from lipscale.calibration.posthoc.affine import DirichletCalibration, MatrixScaling, VectorScaling
-from lipscale.calibration.posthoc.binning import BayesianBinning, HistogramBinning
-from lipscale.calibration.posthoc.calibrator import Calibrator
+from lipscale.calibration.posthoc.calibrator import Calibrator, TemperatureScaling, Unchanged
 from lipscale.calibration.posthoc.compare import CALIBRATORS, Row, calibrator, compare
-from lipscale.calibration.posthoc.isotonic import IsotonicCalibration
-from lipscale.calibration.posthoc.scaling import TemperatureScaling, Unchanged
+from lipscale.calibration.posthoc.one_vs_rest import BayesianBinning, HistogramBinning, IsotonicCalibration
 
 __all__ = [
     "CALIBRATORS",

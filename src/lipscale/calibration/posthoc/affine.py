@@ -7,16 +7,15 @@ scaling, W = I and b = 0, and the unit of the logits does not matter.
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from scipy.optimize import minimize
+from scipy.special import logsumexp, softmax
 from torch import Tensor
 
-from lipscale.calibration.posthoc.calibrator import Calibrator
-from lipscale.calibration.posthoc.scaling import positive_temperature
+from lipscale.calibration.posthoc.calibrator import Calibrator, positive_temperature
 from lipscale.errors import UserError
 
 # of the pull towards temperature scaling: with it there is an optimum, and only one, also where a class is missing
@@ -35,17 +34,12 @@ class AffineCalibrator(Calibrator):
     scale: float  # the features are multiplied by this: 1 / T*
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
-        with torch.inference_mode(False), torch.enable_grad():  # the search differentiates, whoever calls it
-            self._search(logits.clone(), labels.clone())
-
-    def _search(self, logits: Tensor, labels: Tensor) -> None:
         temperature = positive_temperature(logits, labels)
         hopeless = math.isinf(temperature)  # no better than chance: only the biases can help at first
         self.scale = 1 / (float(logits.abs().max()) or 1.0) if hopeless else 1 / temperature
         start = torch.eye(logits.shape[1], dtype=logits.dtype, device=logits.device) * (not hopeless)
         self._choose_penalty(self._scaled(logits), labels, start)
-        problem = Regression(self._scaled(logits), labels, start, *self._penalty(start))
-        self.weight, self.bias = problem.solve()
+        self.weight, self.bias = regression(self._scaled(logits), labels, start, *self._penalty(start))
 
     def _choose_penalty(self, features: Tensor, labels: Tensor, start: Tensor) -> None:
         """Settle what `_penalty` leaves open, before the fit."""
@@ -89,22 +83,20 @@ class MatrixScaling(AffineCalibrator):
     def _choose_penalty(self, features: Tensor, labels: Tensor, start: Tensor) -> None:
         if self.odir is not None:
             return
-        if len(labels) < FOLDS:  # nothing to choose by: the safest
-            self.chosen_odir = ODIR[0]
-            return
+        best, best_odir = math.inf, ODIR[0]
         fold = torch.arange(len(labels), device=labels.device) % FOLDS
-        best, previous = math.inf, ODIR[0]
-        for odir in ODIR:
+        for odir in ODIR if len(labels) >= FOLDS else ():  # with fewer there is nothing to choose by: the safest
             self.chosen_odir, loss = odir, 0.0
             for held_out in range(FOLDS):
                 kept, out = fold != held_out, fold == held_out
-                problem = Regression(features[kept], labels[kept], start, *self._penalty(start))
-                weight, bias = problem.solve(gradient=ROUGH_GRADIENT)
+                weight, bias = regression(
+                    features[kept], labels[kept], start, *self._penalty(start), gradient=ROUGH_GRADIENT
+                )
                 loss += float(F.cross_entropy(features[out] @ weight.T + bias, labels[out], reduction="sum"))
             if loss > best:  # freer still would over-fit more, and weak penalties take the longest
-                self.chosen_odir = previous
-                return
-            best, previous = loss, odir
+                break
+            best, best_odir = loss, odir
+        self.chosen_odir = best_odir
 
     def _penalty(self, start: Tensor) -> tuple[Tensor, Tensor]:
         c, odir = len(start), self.chosen_odir or 0.0
@@ -119,49 +111,47 @@ class DirichletCalibration(MatrixScaling):
         return logits.log_softmax(1)
 
 
-@dataclass(frozen=True)
-class Regression:
-    """mean_i NLL(W x_i + b, y_i) + sum penalty (W - start)^2 + sum penalty b^2, and its minimiser."""
+def regression(
+    features: Tensor,
+    labels: Tensor,
+    start: Tensor,
+    weight_penalty: Tensor,
+    bias_penalty: Tensor,
+    *,
+    gradient: float = GRADIENT,
+) -> tuple[Tensor, Tensor]:
+    """W (C, C) and b (C,) at the minimum of mean_i NLL(W x_i + b, y_i) + sum penalty (W - start)^2 + sum penalty b^2.
 
-    features: Tensor  # x, (N, C)
-    labels: Tensor  # (N,)
-    start: Tensor  # (C, C)
-    weight_penalty: Tensor  # (C, C)
-    bias_penalty: Tensor  # (C,)
+    By a trust-region Newton method with exact products of the Hessian. A bias is the weight of a feature that is 1.
+    """
+    n, c = features.shape
+    x = F.pad(features, (0, 1), value=1.0).cpu().numpy()  # (N, C + 1)
+    y, rows = labels.cpu().numpy(), np.arange(n)
+    origin = F.pad(start, (0, 1)).cpu().numpy()  # (C, C + 1)
+    penalty = torch.cat((weight_penalty, bias_penalty.unsqueeze(1)), 1).cpu().numpy()
+    free = np.isfinite(penalty)
+    cost = np.where(free, penalty, 0.0)
 
-    def solve(self, *, gradient: float = GRADIENT) -> tuple[Tensor, Tensor]:
-        """W (C, C) and b (C,) at the optimum, by a trust-region Newton method with exact products of the Hessian."""
-        penalty = torch.cat((self.weight_penalty.flatten(), self.bias_penalty))
-        start = torch.cat((self.start.flatten(), torch.zeros_like(self.bias_penalty)))
-        free = penalty.isfinite().nonzero().squeeze(1)
-        at = slope = start[free]  # the last point, and the gradient there with its graph
+    def spread(values: np.ndarray) -> np.ndarray:  # the free ones in their places
+        whole = np.zeros_like(origin)
+        whole[free] = values
+        return whole
 
-        def value_and_slope(values: np.ndarray) -> tuple[float, np.ndarray]:
-            nonlocal at, slope
-            at = torch.tensor(values, dtype=start.dtype, device=start.device, requires_grad=True)
-            value = self.value(*self._split(start.scatter(0, free, at)))
-            (slope,) = torch.autograd.grad(value, at, create_graph=True)
-            return float(value.detach()), slope.detach().cpu().numpy()
+    def value_and_slope(moved: np.ndarray) -> tuple[float, np.ndarray]:
+        off = spread(moved)
+        u = x @ (origin + off).T
+        residual = softmax(u, axis=1)
+        residual[rows, y] -= 1
+        value = (logsumexp(u, axis=1) - u[rows, y]).mean() + (cost * off**2).sum()
+        return value, (residual.T @ x / n + 2 * cost * off)[free]
 
-        def curvature(values: np.ndarray, along: np.ndarray) -> np.ndarray:
-            if not np.array_equal(at.detach().cpu().numpy(), values):
-                value_and_slope(values)  # a step was rejected: back to where it started
-            (product,) = torch.autograd.grad(slope, at, torch.from_numpy(along).to(start), retain_graph=True)
-            return product.cpu().numpy()
+    def curvature(moved: np.ndarray, along: np.ndarray) -> np.ndarray:
+        p, step = softmax(x @ (origin + spread(moved)).T, axis=1), x @ spread(along).T
+        dp = p * (step - (p * step).sum(1, keepdims=True))
+        return (dp.T @ x / n + 2 * cost * spread(along))[free]
 
-        options = {"gtol": gradient, "maxiter": 1000}
-        found = minimize(
-            value_and_slope, at.cpu().numpy(), jac=True, hessp=curvature, method="trust-ncg", options=options
-        )
-        return self._split(start.scatter(0, free, torch.from_numpy(found.x).to(start)))
-
-    def value(self, weight: Tensor, bias: Tensor) -> Tensor:
-        """The objective at (W, b)."""
-        logits = self.features @ weight.T + bias
-        nll = logits.logsumexp(1).mean() - logits.gather(1, self.labels.unsqueeze(1)).mean()
-        penalties = (self.weight_penalty, weight - self.start), (self.bias_penalty, bias)
-        return nll + sum((cost.nan_to_num(posinf=0.0) * off.square()).sum() for cost, off in penalties)
-
-    def _split(self, parameters: Tensor) -> tuple[Tensor, Tensor]:
-        weight, bias = parameters.split((self.start.numel(), len(self.start)))
-        return weight.view_as(self.start), bias
+    options = {"gtol": gradient, "maxiter": 1000}
+    unmoved = np.zeros(int(free.sum()))
+    found = minimize(value_and_slope, unmoved, jac=True, hessp=curvature, method="trust-ncg", options=options)
+    solved = torch.from_numpy(origin + spread(found.x)).to(start)
+    return solved[:, :c], solved[:, c]

@@ -1,4 +1,4 @@
-"""What every calibrator is: fitted once on calibration logits, then a map of logits. The base class owns the checks."""
+"""What every calibrator is: fitted once, then a map of logits; and the two simplest, nothing and a temperature."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar, Self
@@ -6,7 +6,11 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from lipscale.calibration.temperature import fit_temperature, measure_temperature
 from lipscale.errors import UserError
+from lipscale.metrics.predictions import checked, finite
+
+LEAST = -1e300  # stands for a logit of minus infinity
 
 
 class Calibrator(ABC):
@@ -33,18 +37,9 @@ class Calibrator(ABC):
             >>> [round(p, 3) for p in fitted.transform(logits).softmax(1)[0].tolist()]
             [0.75, 0.25]
         """
-        logits, labels = torch.as_tensor(logits), torch.as_tensor(labels)  # numpy's arrays are welcome
-        if logits.ndim != 2 or labels.shape != logits.shape[:1] or len(labels) == 0 or logits.shape[1] < 2:
-            shapes = f"logits {tuple(logits.shape)} and labels {tuple(labels.shape)}"
-            raise UserError(f"expected logits (N, C) and labels (N,) with N >= 1 and C >= 2, got {shapes}")
-        if labels.is_floating_point() or labels.is_complex():
-            raise UserError(f"expected integer labels, got {labels.dtype}")
-        outside = (labels < 0) | (labels >= logits.shape[1])
-        if outside.any():
-            row = int(outside.nonzero()[0])
-            raise UserError(f"expected labels in 0..{logits.shape[1] - 1}, got {int(labels[row])} in row {row}")
-        self._fit(_finite(logits), labels.detach().long())
-        self._classes = logits.shape[1]
+        values, labels = checked(logits, labels)
+        self._fit(values, labels)
+        self._classes = values.shape[1]
         return self
 
     def transform(self, logits: Tensor) -> Tensor:
@@ -61,7 +56,7 @@ class Calibrator(ABC):
             raise UserError(f"{type(self).__name__} is not fitted: call fit(logits, labels) first")
         if logits.ndim != 2 or logits.shape[1] != self._classes:
             raise UserError(f"expected logits (N, {self._classes}) as in fit, got {tuple(logits.shape)}")
-        return self._transform(_finite(logits))
+        return self._transform(finite(logits))
 
     @abstractmethod
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
@@ -72,9 +67,37 @@ class Calibrator(ABC):
         """The calibrated logits of finite logits (N, C) in float64."""
 
 
-def _finite(logits: Tensor) -> Tensor:
-    values = logits.detach().double()
-    if not values.isfinite().all():
-        row = int((~values.isfinite()).any(1).nonzero()[0])
-        raise UserError(f"expected finite logits, got NaN or inf in row {row}")
-    return values
+class Unchanged(Calibrator):
+    """The logits as they are."""
+
+    keeps_radii = True
+
+    def _fit(self, logits: Tensor, labels: Tensor) -> None:
+        """There is nothing to fit."""
+
+    def _transform(self, logits: Tensor) -> Tensor:
+        return logits
+
+
+class TemperatureScaling(Calibrator):
+    """z / T* with T* = argmin_T NLL(z / T) (Sec. 2.2; Guo et al., 2017); classes and radii are invariant (Eq. 8).
+
+    `temperature` is T*. Where no calibration sample is misclassified it is that of `measure_temperature`, which is
+    finite there; where the logits are no better than chance it is inf: all classes alike.
+    """
+
+    keeps_radii = True
+    temperature: float
+
+    def _fit(self, logits: Tensor, labels: Tensor) -> None:
+        self.temperature = positive_temperature(logits, labels)
+
+    def _transform(self, logits: Tensor) -> Tensor:
+        # relative to the top, so that a tiny temperature overflows for hopeless classes only, and never to NaN
+        relative = logits - logits.amax(1, keepdim=True)
+        return (relative / self.temperature).clamp(min=LEAST)
+
+
+def positive_temperature(logits: Tensor, labels: Tensor) -> float:
+    """T*, or the measured one where that is the limit 0; it may be inf."""
+    return fit_temperature(logits, labels) or measure_temperature(logits, labels).value

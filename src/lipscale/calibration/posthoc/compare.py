@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from lipscale.calibration.posthoc.affine import DirichletCalibration, MatrixScaling, VectorScaling
-from lipscale.calibration.posthoc.binning import BayesianBinning, HistogramBinning
-from lipscale.calibration.posthoc.calibrator import Calibrator
-from lipscale.calibration.posthoc.isotonic import IsotonicCalibration
-from lipscale.calibration.posthoc.scaling import TemperatureScaling, Unchanged
+from lipscale.calibration.posthoc.calibrator import Calibrator, TemperatureScaling, Unchanged
+from lipscale.calibration.posthoc.one_vs_rest import BayesianBinning, HistogramBinning, IsotonicCalibration
 from lipscale.errors import UserError
 from lipscale.metrics import measure
 
