@@ -1,6 +1,7 @@
 """The scaled orthogonal convolution, and where its kernel comes from."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 import torch.nn.functional as F
@@ -49,9 +50,9 @@ class ProjectorKernel(UnitWeight):
             else None
         )
 
-    def unit(self) -> Tensor:
+    def unit(self, *, reduced: bool = False) -> Tensor:
         """The kernel from Gram-Schmidt frames in the parameters' own precision."""
-        return self._kernel(orthonormal)
+        return self._kernel(partial(orthonormal, reduced=reduced and self.frames is None))
 
     def exact_unit(self) -> Tensor:
         """The kernel from exact Gram-Schmidt frames in float64."""

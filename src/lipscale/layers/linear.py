@@ -18,9 +18,9 @@ class FrameMatrix(UnitWeight):
         super().__init__()
         self.matrix = random_frame(out_features, in_features, size=MATRIX_SIZE)
 
-    def unit(self) -> Tensor:
+    def unit(self, *, reduced: bool = False) -> Tensor:
         """The frame in the parameter's own precision."""
-        return orthonormal(self.matrix)
+        return orthonormal(self.matrix, reduced=reduced)
 
     def exact_unit(self) -> Tensor:
         """The frame in float64."""

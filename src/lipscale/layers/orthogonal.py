@@ -12,17 +12,18 @@ from lipscale.layers.tracing import is_traced
 RANK_TOLERANCE = 1e-6
 
 
-def orthonormal(raw: Tensor) -> Tensor:
+def orthonormal(raw: Tensor, *, reduced: bool = False) -> Tensor:
     """The Gram-Schmidt frame of a raw matrix, differentiable: its columns, or rows if they are fewer, orthonormal.
 
     raw = Q R with R upper triangular and its diagonal positive. There is no iteration and nothing to converge: R comes
     from a Cholesky decomposition, and the gradient is exact wherever the raw matrix has drifted to.
+    `reduced` is for a frame that is rounded to bfloat16 anyway: the large products are computed in it.
     """
     if raw.shape[-2] < raw.shape[-1]:
-        return orthonormal(raw.mT).mT
+        return orthonormal(raw.mT, reduced=reduced).mT
     if is_traced():
         return raw @ _whitening(raw).mT
-    return _GramSchmidt.apply(raw)
+    return _GramSchmidt.apply(raw, reduced)
 
 
 def exact_orthonormal(raw: Tensor) -> Tensor:
@@ -55,10 +56,10 @@ def polar_factor(matrices: Tensor) -> Tensor:
     return u @ vh
 
 
-def _whitening(raw: Tensor) -> Tensor:
+def _whitening(raw: Tensor, *, reduced: bool = False) -> Tensor:
     """R^-T of raw = Q R. In float64: a Gram matrix squares the condition number, which float32 has no digits for."""
-    wide = raw.double()
-    gram = wide.mT @ wide
+    wide = raw if reduced else raw.double()
+    gram = (wide.mT @ wide).double()
     # a sound upper bound of its norm sets the scale of the shift that keeps the decomposition from failing
     shift = RANK_TOLERANCE**2 * gram.diagonal(dim1=-2, dim2=-1).sum(-1).clamp_min(1e-30)
     eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
@@ -70,17 +71,22 @@ class _GramSchmidt(torch.autograd.Function):
     """Q of raw = Q R, with the closed form of its gradient: a projection onto the tangent space, then R^-T."""
 
     @staticmethod
-    def forward(ctx: Any, raw: Tensor) -> Tensor:
-        whitening = _whitening(raw)
-        q = raw @ whitening.mT
+    def forward(ctx: Any, raw: Tensor, reduced: bool) -> Tensor:
+        ctx.reduced = reduced
+        whitening = _whitening(raw, reduced=reduced)
+        q = _product(raw, whitening.mT, reduced)
         ctx.save_for_backward(q, whitening)
         return q
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         q, whitening = ctx.saved_tensors
-        inner = q.mT @ grad
+        inner = _product(q.mT, grad, ctx.reduced)
         # for a function of the span alone `inner` is symmetric, and this is the tangent projection grad - Q Q^T grad
         symmetric = inner.triu() + inner.triu(1).mT
-        return (grad - q @ symmetric) @ whitening
+        return _product(grad - _product(q, symmetric, ctx.reduced), whitening, ctx.reduced), None
+
+
+def _product(a: Tensor, b: Tensor, reduced: bool) -> Tensor:
+    return (a.bfloat16() @ b.bfloat16()).to(a.dtype) if reduced else a @ b

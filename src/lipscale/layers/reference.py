@@ -30,7 +30,7 @@ class PeerKernel(UnitWeight):
         for chain in self.peer.parametrizations.values():
             chain.original.copy_(_orthonormal(chain).reshape(chain.original.shape))
 
-    def unit(self) -> Tensor:
+    def unit(self, *, reduced: bool = False) -> Tensor:
         """Power iterations, a truncated Bjorck iteration, block composition."""
         return self.peer.weight
 
@@ -48,7 +48,7 @@ class PeerMatrix(UnitWeight):
         super().__init__()
         self.peer = SpectralLinear(in_features, out_features, bias=False)
 
-    def unit(self) -> Tensor:
+    def unit(self, *, reduced: bool = False) -> Tensor:
         """One power iteration and a truncated Bjorck iteration."""
         return self.peer.weight
 

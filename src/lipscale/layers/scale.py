@@ -25,8 +25,8 @@ class UnitWeight(nn.Module, ABC):
     """Where an orthogonal layer's weight W, with ||W|| = 1, comes from: raw parameters and a map of them."""
 
     @abstractmethod
-    def unit(self) -> Tensor:
-        """W for training: differentiable, orthogonal to a few digits at least."""
+    def unit(self, *, reduced: bool = False) -> Tensor:
+        """W for training: differentiable, orthogonal to a few digits at least; fewer where it will be `reduced`."""
 
     @abstractmethod
     def exact_unit(self) -> Tensor:
@@ -57,8 +57,10 @@ class ScaledLayer(AtScale):
     def weight(self) -> Tensor:
         """The weight in use, sigma * W."""
         if self.training:
-            with torch.autocast(self.sigma.device.type, enabled=False):  # half precision is not orthogonal enough
-                return self.sigma * self.source.unit()
+            device = self.sigma.device.type
+            reduced = torch.is_autocast_enabled(device)
+            with torch.autocast(device, enabled=False):  # composed in half precision it would not be orthogonal enough
+                return self.sigma * self.source.unit(reduced=reduced)
         key = self._fingerprint()
         if self._cache is None or self._cache[0] != key:
             # never an inference tensor: attacks differentiate through the cached weight
