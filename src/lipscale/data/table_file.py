@@ -11,6 +11,7 @@ from lipscale.data.dataset import hint
 from lipscale.data.memory import gigabytes, reading, require_memory
 from lipscale.errors import UserError
 
+TABLES = (".csv", ".tsv", ".txt", ".parquet", ".pq")
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "-")
 NULLS = [form(text) for text in MISSING for form in (str.lower, str.upper, str.title)]
 MOST_COLUMNS = 20_000
@@ -37,11 +38,11 @@ class TableFile:
             twice = next(name for name in self.names if self.names.count(name) > 1)
             raise UserError(f"{self.path}: two columns are called {twice!r}")
 
-    def check(self, name: str, what: str) -> str:
-        """The column's name, or an error that names the nearest one."""
-        if name not in self.names:
-            raise UserError(f"{self.path} has no column {name!r} ({what}); {hint(name, self.names[:1000])}")
-        return name
+    def require(self, names: Iterable[str], what: str) -> None:
+        """Refuse names of columns that are not there; the error names the nearest one."""
+        for name in names:
+            if name not in self.names:
+                raise UserError(f"{self.path} has no column {name!r} ({what}); {hint(name, self.names[:1000])}")
 
     def place(self, row: int) -> str:
         """What people call a row."""
@@ -53,9 +54,7 @@ class TableFile:
         import pyarrow.parquet as pq
 
         with reading(self.path, "a Parquet file, it is damaged") as size:
-            strings = [
-                field.name for field in pq.read_schema(self.path) if field.type in (pa.string(), pa.large_string())
-            ]
+            strings = [f.name for f in pq.read_schema(self.path) if f.type in (pa.string(), pa.large_string())]
             with pq.ParquetFile(self.path, read_dictionary=strings) as file:
                 rows, groups = file.metadata.num_rows, file.metadata.num_row_groups
                 # the file's own word for its size, checked before anything is read
@@ -72,11 +71,11 @@ class CsvFile(TableFile):
     """A CSV file; the standard library names the columns and finds the line of an error."""
 
     delimiter: str
-    header: int  # how many lines the names take
+    header: int  # how many lines the names take; none where the columns have no names
 
     def place(self, row: int) -> str:
         """The line; cells may have line breaks, so only another reading can tell."""
-        return f"line {next(islice(_rows(self.path, self.delimiter), row + 1, None), (row + 2, []))[0]}"
+        return f"line {next(islice(_rows(self.path, self.delimiter), row + bool(self.header), None))[0]}"
 
     def read(self, wanted: list[str], texts: set[str]) -> Columns:
         """The wanted columns, typed by pyarrow; what holds neither numbers only nor is in `texts` is read again."""
@@ -87,22 +86,20 @@ class CsvFile(TableFile):
             try:
                 found = self._parse(wanted, texts)
                 others = [n for n in wanted if n not in texts and not _is_number(found[n].type)]
-                found |= self._parse(others, others) if others else {}
-            except Exception as error:
+                found |= self._parse(others, set(others)) if others else {}
+            except Exception:
                 self._check_rows()
-                if "Empty CSV file" in str(error):
-                    raise UserError(f"{self.path} holds no row below its column names") from error
                 raise
             return {name: _cells(found[name], f"{self.path}: column {name!r}") for name in wanted}
 
-    def _parse(self, columns: list[str], texts: Iterable[str]) -> Columns:
+    def _parse(self, columns: list[str], texts: set[str]) -> Columns:
         import pyarrow as pa
         import pyarrow.csv as arrow
 
         read = arrow.ReadOptions(use_threads=False, block_size=1 << 24, skip_rows=self.header, column_names=self.names)
         blank: Any = lambda row: "error" if row.text.strip() else "skip"  # noqa: E731
         parse = arrow.ParseOptions(delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=blank)
-        types = dict.fromkeys(texts, pa.dictionary(pa.int32(), pa.string()))
+        types = dict.fromkeys(texts.intersection(columns), pa.dictionary(pa.int32(), pa.string()))
         convert = arrow.ConvertOptions(column_types=types, null_values=NULLS, include_columns=columns)
         found = arrow.read_csv(self.path, read, parse, convert)
         return {name: found.column(name) for name in columns}
@@ -115,8 +112,8 @@ class CsvFile(TableFile):
                 raise UserError(f"{self.path}, line {line}: {expected}, got {len(row)}")
 
 
-def open_table(path: Path) -> TableFile:
-    """A table with named columns. In a CSV file separators are , ; | or tabs; text is UTF-8."""
+def open_table(path: Path, *, named: bool = True) -> TableFile:
+    """A table. In a CSV file separators are , ; | or tabs, and text is UTF-8; it may lack names where `named` is not."""
     if path.suffix.lower() in (".parquet", ".pq"):
         import pyarrow.parquet as pq
 
@@ -132,6 +129,8 @@ def open_table(path: Path) -> TableFile:
     header, row = next(_rows(path, delimiter), (1, []))
     names = tuple(name.strip() for name in row)
     if not any(names) or all(number(name) is not None for name in names):
+        if not named and names:
+            return CsvFile(path, tuple(str(i + 1) for i in range(len(names))), delimiter, 0)
         raise UserError(f"{path}, line 1: expected the names of the columns, got {line.strip()[:60]!r}")
     return CsvFile(path, names, delimiter, header)
 
