@@ -64,8 +64,7 @@ def _array(file: Any, name: str) -> np.ndarray:
     """An array in numpy's format: first the header, then as many bytes as it says. Pickled objects stay shut."""
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     read = readers[np.lib.format.read_magic(file)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a header from Python 2's days is as good
+    with warnings.catch_warnings(action="ignore"):  # a header from Python 2's days is as good
         shape, fortran, kind = read(file)
     header = f"its header says {shape} of {str(kind)[:60]}"
     if kind.hasobject or kind.fields or kind.subdtype or kind.itemsize == 0 or min(shape, default=0) < 0:

@@ -52,7 +52,7 @@ def _pickled(path: Path, key: str) -> Samples:
     rows, labels = batch.get("data"), batch.get(key)
     if not isinstance(rows, np.ndarray) or rows.shape[1:] != (PIXEL_BYTES,):
         raise UserError(f"{path}: expected 'data' as rows of {PIXEL_BYTES} bytes; get it again")
-    are_labels = isinstance(labels, list) and all(type(label) is int and 0 <= label < 100 for label in labels)
-    if not are_labels or len(labels) != len(rows):
+    labels = labels if isinstance(labels, list) and len(labels) == len(rows) else [None]
+    if not all(type(label) is int and 0 <= label < 100 for label in labels):
         raise UserError(f"{path}: expected {key!r} as {len(rows)} whole numbers in 0..99; get it again")
     return Samples(torch.from_numpy(rows.reshape(-1, 3, 32, 32).copy()), torch.tensor(labels, dtype=torch.int64))

@@ -51,10 +51,10 @@ def _read(path: Path, preprocessing: Preprocessing) -> Tensor:
 
 
 def _table(path: Path, preprocessing: Preprocessing) -> Tensor:
-    """Rows with the run's columns, in any order and among others; or of numbers, for a run that was trained on arrays."""
+    """Rows with the run's columns, in any order, among others; or of numbers, for a run that was trained on arrays."""
     source = open_table(path, named=bool(preprocessing.columns))
     columns = preprocessing.columns or tuple(map(Column, source.names))
-    rows = read_table(source, DataSettings(), columns=columns)[0].inputs[:]
+    rows = read_table(source, DataSettings.checked({}), columns=columns)[0].inputs[:]
     if not preprocessing.columns:
         return _as_inputs(rows.numpy(), path, preprocessing)
     lacking = rows.isnan().nonzero()

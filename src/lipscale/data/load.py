@@ -70,9 +70,7 @@ def _read_known(settings: DataSettings, data_dir: Path | None) -> Dataset:
     return known.read(folder)
 
 
-def _read_table(
-    path: Path, settings: DataSettings, classes: tuple[str, ...], columns: tuple[Column, ...]
-) -> Dataset:
+def _read_table(path: Path, settings: DataSettings, classes: tuple[str, ...], columns: tuple[Column, ...]) -> Dataset:
     source = open_table(path)
     if settings.label is None:
         raise UserError(f"{path}: which column is the class? Give `label`, one of {listed(source.names)}")

@@ -2,7 +2,7 @@
 
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lipscale.errors import UserError
@@ -14,16 +14,13 @@ MEMINFO = Path("/proc/meminfo")
 def available_memory() -> int:
     """Bytes that this process may still take: what the machine has left, within the limit of its container."""
     free = 1 << 62
-    try:
-        limit, used = ((CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
-        free = max(0, int(limit) - int(used))
-    except (OSError, ValueError):  # no container, or none with a limit
-        pass
-    try:
+    with suppress(OSError, ValueError):  # no container, or none with a limit
+        limit, used = (int((CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
+        free = max(0, limit - used)
+    with suppress(OSError, ValueError, KeyError):  # not Linux: there the operating system will have to say no
         lines = dict(line.split(":") for line in MEMINFO.read_text().splitlines())
-        return min(free, 1024 * int(lines["MemAvailable"].split()[0]))
-    except (OSError, ValueError, KeyError):  # not Linux: there the operating system will have to say no
-        return free
+        free = min(free, 1024 * int(lines["MemAvailable"].split()[0]))
+    return free
 
 
 def require_memory(size: int, what: str) -> None:
@@ -37,8 +34,8 @@ def require_file(path: Path, *, most: int | None = None) -> int:
     """The size of a regular file of at most `most` bytes; a pipe or a device, which may never end, is refused."""
     try:
         found = path.stat()
-    except FileNotFoundError as error:
-        raise UserError(f"{path} does not exist") from error
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error})") from error
     if not stat.S_ISREG(found.st_mode):

@@ -113,7 +113,7 @@ class CsvFile(TableFile):
 
 
 def open_table(path: Path, *, named: bool = True) -> TableFile:
-    """A table. In a CSV file separators are , ; | or tabs, and text is UTF-8; it may lack names where `named` is not."""
+    """A table. In a CSV separators are , ; | or tabs, and text is UTF-8; unless `named`, its columns need no names."""
     if path.suffix.lower() in (".parquet", ".pq"):
         import pyarrow.parquet as pq
 
