@@ -752,15 +752,15 @@ SETTINGS = {
     "? [a]\n: 1\n": "line 1: expected a name",
     "a: &x [1, 2]\nb: *x\n": "line 1: unknown setting 'a'",
     "a: &a [x]\nb: &b [*a, *a]\n": "line 2: b: expected a value or a list",
-    "seed: 1\nseed 2\n": "no valid YAML",
-    "seed: !!python/object/apply:os.system [id]\n": "no valid YAML",
-    "!!python/name:os.system\n": "no valid YAML",
-    "seed: !foo 1\n": "no valid YAML",
-    "seed: 'x\n": "no valid YAML",
-    "\tseed: 1\n": "no valid YAML",
+    "seed: 1\nseed 2\n": "as settings in YAML",
+    "seed: !!python/object/apply:os.system [id]\n": "as settings in YAML",
+    "!!python/name:os.system\n": "as settings in YAML",
+    "seed: !foo 1\n": "as settings in YAML",
+    "seed: 'x\n": "as settings in YAML",
+    "\tseed: 1\n": "as settings in YAML",
     "just a text\n": "expected lines like",
     "42\n": "expected lines like",
-    "--- \nseed: 1\n---\nseed: 2\n": "no valid YAML",
+    "--- \nseed: 1\n---\nseed: 2\n": "as settings in YAML",
     "epoch: 3\n": "did you mean 'epochs'",
     "learning-rate: 3\n": "did you mean 'learning_rate'",
     "zzz: 3\n": "unknown setting 'zzz'; lipscale.Settings lists them",
@@ -790,7 +790,7 @@ SETTINGS = {
     "epsilons: 1/0\n": "line 1: epsilons",
     "epsilons: -1\n": "line 1: epsilons",
     "epsilons: ''\n": "line 1: epsilons",
-    "\0": "no valid YAML",
+    "\0": "as settings in YAML",
     "\ud800".encode("utf-8", "surrogatepass").decode("latin-1"): "s.yaml",
 }
 
@@ -811,9 +811,9 @@ def test_settings_that_are_no_text_or_too_long(tmp_path):
     (tmp_path / "s.yaml").write_bytes(b"\xff\xfe\0\0")
     refuses(lambda: read_settings(tmp_path / "s.yaml"), "cannot read", "s.yaml")
     (tmp_path / "s.yaml").write_bytes(b"a: 1\n" * 300_000)
-    refuses(lambda: read_settings(tmp_path / "s.yaml"), "longer than", "s.yaml")
+    refuses(lambda: read_settings(tmp_path / "s.yaml"), "larger than the 1 MB", "s.yaml")
     (tmp_path / "s.yaml").write_text("a: " + "[" * 3000)
-    refuses(lambda: read_settings(tmp_path / "s.yaml"), "no valid YAML", "s.yaml")
+    refuses(lambda: read_settings(tmp_path / "s.yaml"), "as settings in YAML", "s.yaml")
     refuses(lambda: read_settings(tmp_path), "is a folder", tmp_path.name)
 
 

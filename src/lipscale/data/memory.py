@@ -54,7 +54,7 @@ def reading(path: Path, what: str, *, most: int | None = None) -> Iterator[int]:
     except UserError:
         raise
     except Exception as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split()).replace(str(path), "it")[:120]
+        reason = " ".join(f"{type(error).__name__}: {error}".split()).replace(str(path), "it")[:200]
         raise UserError(f"cannot read {path} as {what} ({reason}); mend it or get it again") from error
 
 
