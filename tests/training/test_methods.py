@@ -348,19 +348,19 @@ class TestBadInputs:
             ({"method": "pgd_at"}, "did you mean 'pgd-at'"),
             (
                 {"method": "standard", "offset": 1.0},
-                "offset: means nothing to method standard: leave it out, or use list or fixed",
+                "offset: means nothing to method standard: leave it out",
             ),
             (
                 {"method": "focal", "lipschitz": 8.0},
-                "lipschitz: means nothing to method focal: leave it out, or use list or fixed",
+                "lipschitz: means nothing to method focal: leave it out",
             ),
             (
                 {"method": "fixed", "phase1_only": True},
-                "phase1_only: means nothing to method fixed: leave it out, or use list",
+                "phase1_only: means nothing to method fixed: leave it out",
             ),
             (
                 {"method": "caat", "phase1_only": True},
-                "phase1_only: means nothing to method caat: leave it out, or use list",
+                "phase1_only: means nothing to method caat: leave it out",
             ),
             ({"method": "label-smoothing", "smoothing": 1.0}, "smoothing"),
             ({"method": "focal", "focal_gamma": -1.0}, "focal_gamma"),

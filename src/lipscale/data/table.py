@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from lipscale.data.dataset import MOST_CLASSES, Column, Samples, hint
-from lipscale.data.memory import require_memory
-from lipscale.data.table_file import MISSING, TableFile, number
+from lipscale.data.memory import reading, require_memory
+from lipscale.data.table_file import MISSING, TableFile, is_number, number
 from lipscale.errors import UserError
 from lipscale.settings import DataSettings
 
@@ -42,17 +42,18 @@ def read_table(
     texts = {*label, *forced, *(name for name in known if known[name].categories)}
     found = source.read([*dict.fromkeys(chosen + label)], texts)
     count = len(found[chosen[0]])
+    with reading(source.path, "a table"):  # a damaged Parquet file may show only here
+        cells = {name: _Cells(source, name, found.pop(name)) for name in [*found]}  # what is copied need not stay
     if count == 0:
         raise UserError(f"{source.path} holds no row below its column names")
     require_memory(2 * 8 * count * len(chosen), f"{source.path} ({count} rows)")
     targets = np.empty(0)
     if settings.label is not None:
-        classes, targets = _Cells(source, settings.label, found[settings.label]).as_labels(classes)
+        classes, targets = cells[settings.label].as_labels(classes)
     rows = np.empty((count, len(chosen)))
     described = []
     for at, name in enumerate(chosen):
-        cells = _Cells(source, name, found.pop(name))  # what is copied need not stay
-        column, rows[:, at] = cells.as_column(known.get(name), forced=name in forced)
+        column, rows[:, at] = cells.pop(name).as_column(known.get(name), forced=name in forced)
         described.append(column)
     return Samples(torch.from_numpy(rows), torch.from_numpy(targets).long()), tuple(described), classes
 
@@ -61,7 +62,21 @@ class _Cells:
     """A column of a file: float64 with NaN for missing values, or texts in a dictionary."""
 
     def __init__(self, source: TableFile, name: str, column: Any) -> None:
-        self.source, self.name, self.column = source, name, column.combine_chunks()
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        self.source, self.name = source, name
+        coded = pa.types.is_dictionary(column.type)
+        kind = column.type.value_type if coded else column.type
+        self.is_number = is_number(kind)
+        if self.is_number:
+            column = (column.cast(kind) if coded else column).cast(pa.float64(), safe=False)
+        elif pa.types.is_boolean(kind):
+            column = pc.if_else(column, "True", "False")
+        elif kind not in (pa.string(), pa.large_string()):
+            problem = f"holds {kind}, no numbers or text; convert it or leave it out (`drop`)"
+            raise UserError(f"{source.path}: column {name!r} {problem}")
+        self.column = column.combine_chunks()
 
     def as_column(self, known: Column | None, *, forced: bool) -> tuple[Column, np.ndarray]:
         """Numbers where all cells are, and else categories; as a run knew them, or `forced` to be categories.
@@ -100,7 +115,8 @@ class _Cells:
         for at, name in enumerate(names):
             if name not in allowed:
                 label = f"unknown label {name[:40]!r}" if classes else f"label {name[:40]!r}, which occurs only once"
-                raise self._error(codes == at, f"has the {label}; {hint(name, allowed)}")
+                way_out = hint(name, allowed, "" if classes else "give more samples of it or remove the row")
+                raise self._error(codes == at, f"has the {label}; {way_out}")
         classes = classes or _ordered(names)
         return classes, self._values(classes, range(len(classes)))
 
@@ -111,9 +127,7 @@ class _Cells:
 
     def _numbers(self) -> np.ndarray | None:
         """The column as numbers, or None where a cell is none."""
-        import pyarrow as pa
-
-        if pa.types.is_dictionary(self.column.type):
+        if not self.is_number:
             values = [number(name) for name in self._codes[1]]
             if None in values:
                 return None
@@ -127,9 +141,7 @@ class _Cells:
     @cached_property
     def _codes(self) -> tuple[np.ndarray, list[str]]:
         """Which text each cell is, -1 where it is missing, and the texts in the order in which they come."""
-        import pyarrow as pa
-
-        encoded = self.column if pa.types.is_dictionary(self.column.type) else self.column.dictionary_encode()
+        encoded = self.column.dictionary_encode()  # as it is, where it has a dictionary
         places: dict[str, int] = {}
         new = [
             -1 if text.lower() in MISSING else places.setdefault(text, len(places))

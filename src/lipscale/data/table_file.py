@@ -19,8 +19,6 @@ LONGEST_LINE = 1 << 20
 LARGE = 300_000_000  # bytes; a Parquet file that unpacks to more, and to very much more than its size, is no table
 MOST_TIMES = 500
 
-Columns = dict[str, Any]  # of pyarrow
-
 
 @dataclass(frozen=True)
 class TableFile:
@@ -48,8 +46,8 @@ class TableFile:
         """What people call a row."""
         return f"row {row + 1}"
 
-    def read(self, wanted: list[str], texts: set[str]) -> Columns:
-        """The wanted columns, those in `texts` as texts even if they look like numbers (Parquet knows by itself)."""
+    def read(self, wanted: list[str], texts: set[str]) -> dict[str, Any]:
+        """The wanted columns, as pyarrow has them; those in `texts` as texts even if they look like numbers."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -63,7 +61,7 @@ class TableFile:
                     raise UserError(f"{self.path} would unpack to {gigabytes(unpacked)}, {MOST_TIMES} times its size")
                 require_memory(max(2 * unpacked, 8 * rows * len(wanted)), f"{self.path} ({rows} rows)")
                 found = file.read(wanted, use_threads=False)
-            return {name: _cells(found.column(name), f"{self.path}: column {name!r}") for name in wanted}
+            return dict(zip(found.column_names, found.itercolumns(), strict=True))
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ class CsvFile(TableFile):
         """The line; cells may have line breaks, so only another reading can tell."""
         return f"line {next(islice(_rows(self.path, self.delimiter), row + bool(self.header), None))[0]}"
 
-    def read(self, wanted: list[str], texts: set[str]) -> Columns:
+    def read(self, wanted: list[str], texts: set[str]) -> dict[str, Any]:
         """The wanted columns, typed by pyarrow; what holds neither numbers only nor is in `texts` is read again."""
         with reading(self.path, "a CSV file"):
             with self.path.open("rb") as file:
@@ -85,14 +83,13 @@ class CsvFile(TableFile):
                     self._check_rows()  # pyarrow forgives what is behind a closing quote
             try:
                 found = self._parse(wanted, texts)
-                others = [n for n in wanted if n not in texts and not _is_number(found[n].type)]
-                found |= self._parse(others, set(others)) if others else {}
+                others = [n for n in wanted if n not in texts and not is_number(found[n].type)]
+                return found | (self._parse(others, set(others)) if others else {})
             except Exception:
                 self._check_rows()
                 raise
-            return {name: _cells(found[name], f"{self.path}: column {name!r}") for name in wanted}
 
-    def _parse(self, columns: list[str], texts: set[str]) -> Columns:
+    def _parse(self, columns: list[str], texts: set[str]) -> dict[str, Any]:
         import pyarrow as pa
         import pyarrow.csv as arrow
 
@@ -102,7 +99,7 @@ class CsvFile(TableFile):
         types = dict.fromkeys(texts.intersection(columns), pa.dictionary(pa.int32(), pa.string()))
         convert = arrow.ConvertOptions(column_types=types, null_values=NULLS, include_columns=columns)
         found = arrow.read_csv(self.path, read, parse, convert)
-        return {name: found.column(name) for name in columns}
+        return dict(zip(found.column_names, found.itercolumns(), strict=True))
 
     def _check_rows(self) -> None:
         """Name the first line that is no row of the table."""
@@ -150,23 +147,8 @@ def _rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
         yield from ((reader.line_num, row) for row in reader if len(row) > 1 or "".join(row).strip())
 
 
-def _is_number(kind: Any) -> bool:
+def is_number(kind: Any) -> bool:
+    """Whether a type of pyarrow's is one of numbers; a column without any value might hold some."""
     import pyarrow.types as is_a
 
     return bool(is_a.is_integer(kind) or is_a.is_floating(kind) or is_a.is_decimal(kind) or is_a.is_null(kind))
-
-
-def _cells(column: Any, name: str) -> Any:
-    """Numbers as float64; texts, and truths as texts, in a dictionary."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    coded = pa.types.is_dictionary(column.type)
-    kind = column.type.value_type if coded else column.type
-    if _is_number(kind):
-        return (column.cast(kind) if coded else column).cast(pa.float64(), safe=False)
-    if pa.types.is_boolean(kind):
-        return pc.if_else(column, "True", "False").dictionary_encode()
-    if kind not in (pa.string(), pa.large_string()):
-        raise UserError(f"{name} holds {kind}, no numbers or text; convert it or leave it out (`drop`)")
-    return column if coded else column.dictionary_encode()
