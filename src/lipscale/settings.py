@@ -11,9 +11,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from lipscale.errors import UserError
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, lt=1)]
 Names = tuple[str, ...]
 MethodName = Literal["list", "fixed", "standard", "label-smoothing", "focal", "focal-schedule", "pgd-at", "caat"]
 CONSTRAINED = ("list", "fixed")  # methods that hold a Lipschitz constant; the others train the unconstrained twin
+
+
+def setting(default: Any, description: str, **limits: Any) -> Any:
+    """A setting: its default, what people are told about it, and what it may be."""
+    return Field(default, description=description, **limits)
 
 
 class StageSettings(BaseModel):
@@ -45,37 +52,30 @@ class StageSettings(BaseModel):
 class DataSettings(StageSettings):
     """A named set or a user's own, and how a user's own is read."""
 
-    data: str = Field(
+    data: str = setting(
         "digits",
-        description="A data set's name (see `lipscale data list`), a folder of class folders with pictures, a .csv or "
-        ".parquet table, or an .npz file.",
+        "A data set's name (see `lipscale data list`), a folder of class folders with pictures, a .csv or .parquet "
+        "table, or an .npz file.",
     )
-    label: str | None = Field(None, description="The column of a table that names the class.")
-    drop: Names = Field((), description="Columns of a table to leave out, such as id,name.")
-    categories: Names = Field((), description="Columns that hold categories although they look like numbers.")
-    test_data: Path | None = Field(None, description="The test part, if it is separate: of the same kind as `data`.")
-    test_fraction: float = Field(
-        0.2, gt=0, lt=1, description="Share held out for the test where your data have no test part."
+    label: str | None = setting(None, "The column of a table that names the class.")
+    drop: Names = setting((), "Columns of a table to leave out, such as id,name.")
+    categories: Names = setting((), "Columns that hold categories although they look like numbers.")
+    test_data: Path | None = setting(None, "The test part, if it is separate: of the same kind as `data`.")
+    test_fraction: Share = setting(0.2, "Share held out for the test where your data have no test part.")
+    data_dir: Path | None = setting(None, "Where data sets lie; else $LIPSCALE_DATA and the system's folders.")
+    limit: int | None = setting(None, "Train on a stratified subset of this many samples.", ge=2)
+    augmentation: Literal["auto", "none", "crop", "flip", "crop+flip"] = setting(
+        "auto", "Random crops and mirror images; auto takes what suits the data set and the model."
     )
-    data_dir: Path | None = Field(
-        None, description="Where data sets lie; else $LIPSCALE_DATA and the system's folders."
+    crop: int = setting(2, "By how many pixels random crops shift an image at most.", ge=0, le=64)
+    image_size: int | None = setting(
+        None, "Side of the squares to which pictures in folders are brought; default 64 at most.", ge=4, le=4096
     )
-    limit: int | None = Field(None, ge=2, description="Train on a stratified subset of this many samples.")
-    augmentation: Literal["auto", "none", "crop", "flip", "crop+flip"] = Field(
-        "auto", description="Random crops and mirror images; auto takes what suits the data set and the model."
+    image_fit: Literal["crop", "stretch", "pad"] = setting(
+        "crop", "How: cut off what is too long, ignore the proportions, or add black."
     )
-    crop: int = Field(2, ge=0, le=64, description="By how many pixels random crops shift an image at most.")
-    image_size: int | None = Field(
-        None,
-        ge=4,
-        le=4096,
-        description="Side of the squares to which pictures in folders are brought; default 64 at most.",
-    )
-    image_fit: Literal["crop", "stretch", "pad"] = Field(
-        "crop", description="How: cut off what is too long, ignore the proportions, or add black."
-    )
-    image_color: Literal["auto", "grey", "rgb"] = Field(
-        "auto", description="Read pictures in folders in grey or colour; auto takes grey where all of them are."
+    image_color: Literal["auto", "grey", "rgb"] = setting(
+        "auto", "Read pictures in folders in grey or colour; auto takes grey where all of them are."
     )
 
     @field_validator("drop", "categories", mode="before")
@@ -88,120 +88,111 @@ class DataSettings(StageSettings):
 class ModelSettings(StageSettings):
     """The topology, its size, and what it is built of."""
 
-    model: Literal["auto", "mlp", "patchnet", "convnet", "resnet18"] = Field(
-        "auto", description="The network; auto takes an MLP for tables and tiny images, else patchnet."
+    model: Literal["auto", "mlp", "patchnet", "convnet", "resnet18"] = setting(
+        "auto", "The network; auto takes an MLP for tables and tiny images, else patchnet."
     )
-    width: int | None = Field(
-        None, ge=2, le=65536, description="Channels or units; default 64 (patchnet, resnet18), 32 (convnet), 256 (mlp)."
+    width: int | None = setting(
+        None, "Channels or units; default 64 (patchnet, resnet18), 32 (convnet), 256 (mlp).", ge=2, le=65536
     )
-    depth: int | None = Field(
-        None, ge=0, le=1000, description="Hidden layers of the MLP (default 3), residual blocks a size of patchnet (0)."
+    depth: int | None = setting(
+        None, "Hidden layers of the MLP (default 3), residual blocks a size of patchnet (0).", ge=0, le=1000
     )
-    layers: Literal["fast", "reference"] = Field(
-        "fast", description="Orthogonal layers: our own, or the slow ones of orthogonium and torchlip."
+    layers: Literal["fast", "reference"] = setting(
+        "fast", "Orthogonal layers: our own, or the slow ones of orthogonium and torchlip."
     )
-    padding: Literal["zeros", "circular"] = Field("zeros", description="What convolutions see beyond the border.")
-    mirror: bool = Field(
-        False, description="Answer by the mean over an image and its mirror image: twice the time, same certificates."
+    padding: Literal["zeros", "circular"] = setting("zeros", "What convolutions see beyond the border.")
+    mirror: bool = setting(
+        False, "Answer by the mean over an image and its mirror image: twice the time, same certificates."
     )
 
 
 class TrainingSettings(StageSettings):
     """Everything that decides a training but its data and its network."""
 
-    method: MethodName = Field(
+    method: MethodName = setting(
         "list",
-        description="list finds L by calibration feedback; fixed keeps `lipschitz` and trains on all data. The others "
-        "are baselines: an unconstrained network without a certificate.",
+        "list finds L by calibration feedback; fixed keeps `lipschitz` and trains on all data. The others are "
+        "baselines: an unconstrained network without a certificate.",
     )
-    lipschitz: float | None = Field(
+    lipschitz: float | None = setting(
         None,
+        "The initial constant L0, default 1 and of convolutional networks 6, or the constant of method fixed, default "
+        "1.",
         ge=1e-6,
         le=1e6,
         allow_inf_nan=False,
-        description="The initial constant L0, default 1 and of convolutional networks 6, or the constant of method "
-        "fixed, default 1.",
     )
-    offset: float = Field(
-        0.0, ge=0, allow_inf_nan=False, description="Margin offset xi of the loss; larger is more robust."
+    offset: NotNegative = setting(0.0, "Margin offset xi of the loss; larger is more robust.")
+    margin: NotNegative = setting(
+        0.0, "The offset as a radius that training asks for, xi = sqrt(2) `margin` L; on top of `offset`."
     )
-    margin: float = Field(
-        0.0,
-        ge=0,
-        allow_inf_nan=False,
-        description="The offset as a radius that training asks for, xi = sqrt(2) `margin` L; on top of `offset`.",
-    )
-    smoothing: float = Field(0.05, ge=0, lt=1, description="Of label-smoothing: the share given to all classes.")
-    focal_gamma: float = Field(3.0, ge=0, allow_inf_nan=False, description="The exponent gamma of method focal.")
-    attack_epsilon: Positive = Field(0.5, description="The l2 radius within which pgd-at and caat attack a batch.")
-    attack_steps: int = Field(10, ge=1, description="Steps of those attacks.")
-    class_weights: Literal["none", "balanced"] | tuple[Positive, ...] = Field(
+    smoothing: float = setting(0.05, "Of label-smoothing: the share given to all classes.", ge=0, lt=1)
+    focal_gamma: NotNegative = setting(3.0, "The exponent gamma of method focal.")
+    attack_epsilon: Positive = setting(0.5, "The l2 radius within which pgd-at and caat attack a batch.")
+    attack_steps: int = setting(10, "Steps of those attacks.", ge=1)
+    class_weights: Literal["none", "balanced"] | tuple[Positive, ...] = setting(
         "none",
-        description="Weight of each class in the loss: balanced makes rare classes count as much as common ones (and "
-        "the probabilities those of a balanced world), or a number for each class.",
+        "Weight of each class in the loss: balanced makes rare classes count as much as common ones (and the "
+        "probabilities those of a balanced world), or a number for each class.",
     )
-    calibration_fraction: float = Field(
-        0.1, gt=0, lt=1, description="Share of the training data that steers L in Phase I."
+    calibration_fraction: Share = setting(0.1, "Share of the training data that steers L in Phase I.")
+    epochs: int = setting(40, "The budget: the whole run is planned for this many epochs.", ge=1)
+    minutes: Positive | None = setting(
+        None, "The budget as time: the speed of this machine decides on `epochs` and on patchnet's `width`."
     )
-    epochs: int = Field(40, ge=1, description="The budget: the whole run is planned for this many epochs.")
-    minutes: float | None = Field(
-        None,
-        gt=0,
-        allow_inf_nan=False,
-        description="The budget as time: the speed of this machine decides on `epochs` and on patchnet's `width`.",
+    phase2_epochs: int | None = setting(
+        None, "Epochs of Phase II, on top of `epochs`; left out, it is their last tenth (none below 10).", ge=0
     )
-    phase2_epochs: int | None = Field(
-        None,
-        ge=0,
-        description="Epochs of Phase II, on top of `epochs`; left out, it is their last tenth (none below 10).",
+    phase2_start: Literal["continue", "restart"] = setting(
+        "continue", "Phase II keeps the optimizer's state, or restarts it from the averaged weights."
     )
-    phase2_start: Literal["continue", "restart"] = Field(
-        "continue",
-        description="Phase II keeps the optimizer's state, or restarts it from the averaged weights.",
-    )
-    phase1_only: bool = Field(
+    phase1_only: bool = setting(
         False,
-        description="Plan Phase II, but stop at the end of Phase I: the network before the calibration data are "
-        "re-integrated.",
+        "Plan Phase II, but stop at the end of Phase I: the network before the calibration data are re-integrated.",
     )
-    feedback: Literal["steady", "paper"] = Field(
-        "steady", description="How T* moves L: steady knows T*'s error; paper is L <- L / T* to the letter."
+    feedback: Literal["steady", "paper"] = setting(
+        "steady", "How T* moves L: steady knows T*'s error; paper is L <- L / T* to the letter."
     )
-    window: int = Field(30, ge=2, description="The paper's stop: L's relative range over this many epochs ...")
-    tolerance: Positive = Field(0.001, description="... is below this tolerance.")
-    batch_size: int | None = Field(None, ge=1, description="Samples a step; default 128, or all where there are fewer.")
-    optimizer: Literal["auto", "muon", "adamw", "schedulefree"] = Field(
-        "auto",
-        description="muon and adamw end with the budget (auto: muon for convolutional networks, else adamw); "
-        "schedulefree is the paper's, until L has settled.",
-    )
-    learning_rate: float | None = Field(
+    window: int = setting(30, "The paper's stop: L's relative range over this many epochs ...", ge=2)
+    tolerance: Positive = setting(0.001, "... is below this tolerance.")
+    batch_size: int | None = setting(
         None,
+        "Samples a step; default 128, patchnet 128 to 1024 by the size of the set, or all where there are fewer.",
+        ge=1,
+    )
+    optimizer: Literal["auto", "muon", "adamw", "schedulefree"] = setting(
+        "auto",
+        "muon and adamw end with the budget (auto: muon for convolutional networks, else adamw); schedulefree is the "
+        "paper's, until L has settled.",
+    )
+    learning_rate: float | None = setting(
+        None,
+        "Default 0.05 sqrt(batch_size / 1024) of a weight's size a step (muon), 0.2 of it (adamw) or 0.001 "
+        "(schedulefree); of the baselines 0.002 (adamw).",
         gt=0,
         le=100,
-        description="Default 0.05 sqrt(batch_size / 1024) of a weight's size a step (muon), 0.2 of it (adamw) or 0.001 "
-        "(schedulefree); of the baselines 0.002 (adamw).",
     )
-    weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False, description="Weight decay of AdamW.")
-    warmup_steps: int | None = Field(
-        None, ge=0, description="Steps over which the learning rate rises; default 5 % of the plan, or none."
+    weight_decay: NotNegative = setting(0.0, "Weight decay of AdamW.")
+    warmup_steps: int | None = setting(
+        None, "Steps over which the learning rate rises; default 5 % of the plan, or none.", ge=0
     )
-    centering_batches: int = Field(50, ge=1, description="Training batches that re-estimate the centering means.")
-    precision: Literal["auto", "float32", "bfloat16"] = Field(
+    centering_batches: int = setting(50, "Training batches that re-estimate the centering means.", ge=1)
+    precision: Literal["auto", "float32", "bfloat16"] = setting(
         "auto",
-        description="Of the forward pass in training; weights and certificates are never reduced. auto takes bfloat16 "
-        "for convolutional networks where the processor has it.",
+        "Of the forward pass in training; weights and certificates are never reduced. auto takes bfloat16 for "
+        "convolutional networks where the processor has it.",
     )
-    compile: bool = Field(False, description="Compile the training network with torch.compile; pays on GPUs.")
-    seed: int = Field(0, ge=0, description="Fixes everything that is random.")
+    compile: bool = setting(False, "Compile the training network with torch.compile; pays on GPUs.")
+    seed: int = setting(0, "Fixes everything that is random.", ge=0)
 
-    @field_validator("lipschitz", "offset", "margin")
+    @field_validator("lipschitz", "offset", "margin", "phase1_only")
     @classmethod
-    def _needs_a_constraint(cls, value: float, about: ValidationInfo) -> float:
-        """A constant and a margin in its units mean nothing to a network that no constant holds."""
-        method = about.data.get("method", "list")
-        if method not in CONSTRAINED and value != cls.model_fields[about.field_name or ""].default:
-            raise ValueError(f"method {method} trains an unconstrained network: leave it out, or use list or fixed")
+    def _suits_the_method(cls, value: Any, about: ValidationInfo) -> Any:
+        """A constant and a margin in its units mean nothing to a network that no constant holds, nor do phases."""
+        method, name = about.data.get("method", "list"), about.field_name or ""
+        suitable = ("list",) if name == "phase1_only" else CONSTRAINED
+        if method not in suitable and value != cls.model_fields[name].default:
+            raise ValueError(f"means nothing to method {method}: leave it out, or use {' or '.join(suitable)}")
         return value
 
     @field_validator("optimizer")
@@ -210,14 +201,6 @@ class TrainingSettings(StageSettings):
         method = about.data.get("method", "list")
         if value == "muon" and method not in CONSTRAINED:
             raise ValueError(f"muon is made for orthogonal layers, and method {method} has none: use adamw")
-        return value
-
-    @field_validator("phase1_only")
-    @classmethod
-    def _needs_phases(cls, value: bool, about: ValidationInfo) -> bool:
-        method = about.data.get("method", "list")
-        if value and method != "list":
-            raise ValueError(f"only method list has two phases, and the method is {method}")
         return value
 
     @field_validator("class_weights", mode="before")
@@ -243,14 +226,12 @@ class TrainingSettings(StageSettings):
 class RunSettings(StageSettings):
     """What is measured at the end, where, and where it is written."""
 
-    epsilons: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] = Field(
-        (36 / 255, 0.25, 0.5), min_length=1, description="Radii at which certified accuracy is reported."
+    epsilons: tuple[NotNegative, ...] = setting(
+        (36 / 255, 0.25, 0.5), "Radii at which certified accuracy is reported.", min_length=1
     )
-    calibration_tolerance: float = Field(
-        0.02, gt=0, lt=1, description="A calibration error that may be ignored: 0.02 is two points."
-    )
-    device: str = Field("auto", description="cpu or cuda; auto takes a GPU where there is one.")
-    out: Path | None = Field(None, description="The run folder; default runs/DATA-MODEL-METHOD-N.")
+    calibration_tolerance: Share = setting(0.02, "A calibration error that may be ignored: 0.02 is two points.")
+    device: str = setting("auto", "cpu or cuda; auto takes a GPU where there is one.")
+    out: Path | None = setting(None, "The run folder; default runs/DATA-MODEL-METHOD-N.")
 
     @field_validator("epsilons", mode="before")
     @classmethod

@@ -176,7 +176,7 @@ GRIDS = {
     "no seeds": ("seeds: []", "seeds: .*at least 1"),
     "a word for a number": ("offsets: [much]", "offsets.0"),
     "an unknown attack": ("attack: {name: fgsm}", "attack.name"),
-    "no YAML": ("methods: [", "no valid YAML"),
+    "no YAML": ("methods: [", "as a grid in YAML"),
     "a list": ("[1, 2]", "the file"),
     "a key that stands twice": ("seeds: [0]\nseeds: [1]", "line 2: 'seeds' is given twice"),
     "an alias": ("settings: &a {data: digits}\nattack: *a", "aliases"),

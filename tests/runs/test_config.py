@@ -52,8 +52,8 @@ def test_epsilons_may_be_fractions(given, expected):
         ("epsilons: null\n", "line 1: epsilons"),
         ("- 1\n", "expected lines like"),
         ("1: 2\n", "line 1: unknown setting .1."),
-        ("a: [\n", "no valid YAML"),
-        ("!!python/object/apply:os.system ['true']\n", "no valid YAML"),
+        ("a: [\n", "as settings in YAML"),
+        ("!!python/object/apply:os.system ['true']\n", "as settings in YAML"),
     ],
 )
 def test_errors_name_the_place(tmp_path, text, message):

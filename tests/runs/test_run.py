@@ -161,7 +161,7 @@ def test_pictures_are_read_as_they_look(finished, tmp_path):
     with pytest.raises(UserError, match="more than 8 bits"):
         read_inputs([tmp_path / "deep.png"], finished.preprocessing)
     np.save(tmp_path / "hwc.npy", np.zeros((5, 4, 4, 4)))  # as many numbers as 5 inputs, in another order
-    with pytest.raises(UserError, match="expected inputs of shape"):
+    with pytest.raises(UserError, match="for inputs of shape"):
         read_inputs([tmp_path / "hwc.npy"], finished.preprocessing)
 
 
@@ -194,7 +194,7 @@ def test_a_checkpoint_of_another_run_is_refused(finished, tmp_path):
     with pytest.raises(UserError, match="no checkpoint of a run with these settings"):
         resume(other)
     (other / "settings.yaml").write_text(text.replace("seed: 0", "seed: 1"))  # which draws other training data, too
-    with pytest.raises(UserError, match="the training data of .*other are not what they were"):
+    with pytest.raises(UserError, match="the data of .*other are not what they were"):
         resume(other)
 
 

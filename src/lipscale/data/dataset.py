@@ -4,7 +4,7 @@ import difflib
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import ceil, inf, isfinite, prod
+from math import ceil, isfinite, prod
 from typing import Self
 
 import torch
@@ -41,6 +41,11 @@ class Samples:
         inputs = self.inputs.join(other.inputs) if stored else torch.cat((self.inputs, other.inputs))  # type: ignore
         return replace(self, inputs=inputs, labels=torch.cat((self.labels, other.labels)))
 
+    def cut(self, count: int) -> tuple[Self, Self]:
+        """The first samples, and the rest."""
+        first, rest = torch.arange(len(self)).tensor_split([count])
+        return self.take(first), self.take(rest)
+
     def to(self, device: torch.device) -> Self:
         """The samples on a device; bytes stay bytes until a batch is drawn."""
         return replace(self, inputs=self.inputs.to(device), labels=self.labels.to(device))
@@ -61,6 +66,11 @@ class Column:
     name: str
     categories: tuple[str, ...] = ()  # none: the column holds numbers
 
+    @property
+    def features(self) -> int:
+        """How many inputs of a network it becomes."""
+        return max(1, len(self.categories))
+
 
 @dataclass(frozen=True)
 class Preprocessing:
@@ -75,18 +85,16 @@ class Preprocessing:
     fit: str = "stretch"  # how a picture of another size is brought to input_shape
 
     def __post_init__(self) -> None:
-        shape, table = self.input_shape, len(self.input_shape) == 1
-        if len(shape) not in (1, 3) or min(shape) < 1 or prod(shape) > MOST_FEATURES:
-            raise UserError(f"expected an input shape (C, H, W) or (F,), got {shape}")
-        if len(self.mean) != shape[0] or not all(map(isfinite, self.mean)):
-            raise UserError(f"expected {shape[0]} finite means, got {len(self.mean)}")
-        columns = (len(self.columns) or shape[0]) if table else 0
-        if len(self.column_mean) != columns or len(self.column_std) != columns:
-            raise UserError(f"expected mean and std of {columns} columns")
-        if not all(map(isfinite, self.column_mean)) or not all(0 < std < inf for std in self.column_std):
-            raise UserError("expected finite column means and positive stds")
-        if self.columns and (not table or sum(max(1, len(c.categories)) for c in self.columns) != shape[0]):
-            raise UserError(f"the columns do not make {shape} features")
+        shape = self.input_shape
+        if len(shape) not in (1, 3) or min(shape) < 1 or prod(shape) > MOST_FEATURES or len(self.mean) != shape[0]:
+            raise UserError(f"expected an input shape (C, H, W) or (F,) and its C or F means, got {shape}")
+        columns = (len(self.columns) or shape[0]) if len(shape) == 1 else 0
+        features = sum(column.features for column in self.columns) or columns
+        if not len(self.column_mean) == len(self.column_std) == columns or (columns and features != shape[0]):
+            raise UserError(f"expected mean and std of {columns} columns that make {shape} features")
+        numbers = (*self.mean, *self.column_mean, *self.column_std)
+        if not all(map(isfinite, numbers)) or min(self.column_std, default=1) <= 0:
+            raise UserError("expected finite means and positive stds")
 
 
 @dataclass(frozen=True)
@@ -176,7 +184,7 @@ def hold_out(samples: Samples, fraction: float, classes: Sequence[str]) -> tuple
     count = max(1, round(fraction * len(samples)))
     test, train = stratified(samples.labels, count, seed=0, stream="test")
     if lost := set(samples.labels.tolist()) - set(samples.labels[train].tolist()):
-        name = classes[min(lost)] if min(lost) < len(classes) else min(lost)
+        name = dict(enumerate(classes)).get(min(lost), str(min(lost)))
         raise UserError(f"class {name!r} has too few samples to be split into training and test; give more of it")
     return samples.take(train), samples.take(test)
 
@@ -228,14 +236,12 @@ def split_calibration(
     count = round(fraction * len(samples))
     calibration, train = stratified(samples.labels, count, seed=seed, stream="calibration")
     for part, indices in (("calibration", calibration), ("training", train)):
-        present = torch.bincount(samples.labels[indices].long(), minlength=len(classes))
-        missing = (present == 0).nonzero().squeeze(1).tolist()
-        if missing:
-            has = int((samples.labels == missing[0]).sum())
+        if missing := set(range(len(classes))) - set(samples.labels[indices].tolist()):
+            has = int((samples.labels == min(missing)).sum())
             better = f"`calibration_fraction` {min(0.5, 1 / has + 0.01):.2f}" if has > 1 else "leave the class out"
             raise UserError(
-                f"class {classes[missing[0]]!r} has no {part} sample at calibration_fraction {fraction}: it has {has} "
-                f"training samples and needs about {max(2, ceil(1 / fraction))}; give more of them or {better}"
+                f"class {classes[min(missing)]!r} has no {part} sample at calibration_fraction {fraction}: it has "
+                f"{has} training samples and needs about {max(2, ceil(1 / fraction))}; give more of them or {better}"
             )
     return samples.take(train), samples.take(calibration)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from lipscale.data.dataset import DEVIATIONS, Column, Dataset, Preprocessing, channel_means
+from lipscale.data.dataset import DEVIATIONS, Column, Dataset, Preprocessing, channel_means, listed
 from lipscale.data.memory import require_memory
 from lipscale.errors import UserError
 
@@ -41,14 +41,13 @@ def _measure(dataset: Dataset) -> Preprocessing:
     counts = inputs.isnan().sum(0).tolist()
     lacking = [f"{column.name!r} ({count})" for column, count in zip(columns, counts, strict=True) if count]
     if lacking:
-        shown = ", ".join(lacking[:8]) + (f" and {len(lacking) - 8} more columns" if len(lacking) > 8 else "")
-        log.warning(f"missing values in {shown}: {STAND_IN}")
+        log.warning(f"missing values in {listed(lacking)}: {STAND_IN}")
     moments = [
         (0.0, 1.0) if column.categories else _moments(values, f"column {column.name!r} of {dataset.name}")
         for column, values in zip(columns, inputs.unbind(1), strict=True)
     ]
     means, stds = zip(*moments, strict=True)
-    features = sum(map(_features, columns))
+    features = sum(column.features for column in columns)
     unit = MIXED if any(column.categories for column in columns) else DEVIATIONS
     return Preprocessing((features,), (0.0,) * features, unit, means, stds, dataset.columns)
 
@@ -64,10 +63,6 @@ def _moments(values: Tensor, name: str) -> tuple[float, float]:
     return mean, std if std > 0 else 1.0  # a constant column carries nothing and stays at zero
 
 
-def _features(column: Column) -> int:
-    return max(1, len(column.categories))
-
-
 def encode(rows: Tensor, done: Preprocessing) -> Tensor:
     """Raw rows (N, columns) as network inputs (N, F), in float32.
 
@@ -79,7 +74,7 @@ def encode(rows: Tensor, done: Preprocessing) -> Tensor:
     mean, std = torch.tensor([done.column_mean, done.column_std], dtype=torch.float64)
     columns = done.columns or tuple(Column("") for _ in range(rows.shape[1]))
     numbers = [i for i, column in enumerate(columns) if not column.categories]
-    starts = torch.tensor([0, *map(_features, columns)]).cumsum(0)[:-1]
+    starts = torch.tensor([0, *(column.features for column in columns)]).cumsum(0)[:-1]
     for first in range(0, len(rows), CHUNK):  # float64 a little at a time
         chunk, target = rows[first : first + CHUNK].double(), encoded[first : first + CHUNK]
         scaled = (chunk[:, numbers] - mean[numbers]) / std[numbers]

@@ -2,14 +2,11 @@
 
 import logging
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import median_low
 
-import torch
-
-from lipscale.data.dataset import MOST_CLASSES, Dataset, Preprocessing, Samples, hint, hold_out
-from lipscale.data.pictures import SUFFIXES, Look, in_parallel, look, read_pictures
+from lipscale.data.dataset import MOST_CLASSES, Dataset, Preprocessing, hint, hold_out
+from lipscale.data.pictures import SUFFIXES, in_parallel, look, read_pictures
 from lipscale.errors import UserError
 from lipscale.settings import DataSettings
 
@@ -28,29 +25,21 @@ def read_folder(
     """
     train, test = _parts(folder, settings.test_data)
     found = _list_pictures(train, classes)
-    classes = classes or tuple(found)
-    paths, labels = _flat(found, classes)
-    count = len(paths)
-    shape = stored.input_shape if stored else choose_shape(list(in_parallel(look, paths)), settings)
-    if test is not None:
-        more, labels_of_more = _flat(_list_pictures(test, classes), classes)
-        paths, labels = paths + more, labels + labels_of_more
+    classes = classes or tuple(dict.fromkeys(name for _, name in found))
+    shape = stored.input_shape if stored else _choose_shape([path for path, _ in found], settings)
     fit = stored.fit if stored else settings.image_fit
+    count = len(found)
+    if test is not None:
+        found += _list_pictures(test, classes)
     # one array for both parts, so that one file serves where they do not fit in memory
-    samples = Samples(read_pictures(paths, shape, fit=fit), torch.tensor(labels))
-    if test is None:
-        parts = hold_out(samples, settings.test_fraction, classes)
-    else:
-        first, rest = torch.arange(len(samples)).tensor_split([count])
-        parts = samples.take(first), samples.take(rest)
+    samples = read_pictures(found, classes, shape, fit=fit)
+    parts = hold_out(samples, settings.test_fraction, classes) if test is None else samples.cut(count)
     return Dataset(folder.name, *parts, classes, augmentation="crop+flip", fit=fit)
 
 
 def _parts(folder: Path, test: Path | None) -> tuple[Path, Path | None]:
     """The folders of the two parts: FOLDER/train and FOLDER/test where there is nothing else, else FOLDER itself."""
     if test is not None:
-        if not test.is_dir():
-            raise UserError(f"the test data {test} {'is no folder' if test.exists() else 'does not exist'}")
         return folder, test
     names = {entry.name for entry in _folders(folder)}
     tests = names & TEST_NAMES
@@ -70,8 +59,8 @@ def _folders(folder: Path) -> list[Path]:
     return found
 
 
-def _list_pictures(folder: Path, classes: tuple[str, ...]) -> dict[str, list[Path]]:
-    """The pictures below a folder's class folders; where the classes are known, no other may come."""
+def _list_pictures(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, str]]:
+    """The pictures below a folder's class folders, each with its class; where these are known, no other may come."""
     found = _folders(folder)
     if not (1 if classes else 2) <= len(found) <= MOST_CLASSES:
         expected = f"expected one for each class, such as cat/ and dog/ in it, and at most {MOST_CLASSES}"
@@ -79,7 +68,7 @@ def _list_pictures(folder: Path, classes: tuple[str, ...]) -> dict[str, list[Pat
     for entry in found:
         if classes and entry.name not in classes:
             raise UserError(f"{entry} is no class of this set; {hint(entry.name, classes)}")
-    return {entry.name: _pictures(entry) for entry in found}
+    return [(path, entry.name) for entry in found for path in _pictures(entry)]
 
 
 def _pictures(folder: Path) -> list[Path]:
@@ -93,21 +82,15 @@ def _pictures(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: (path.parent.parts, path.name))
 
 
-def _flat(found: dict[str, list[Path]], classes: tuple[str, ...]) -> tuple[list[Path], list[int]]:
-    """The files, and the class of each."""
-    pairs = [(path, classes.index(name)) for name, paths in found.items() for path in paths]
-    return [path for path, _ in pairs], [label for _, label in pairs]
-
-
-def choose_shape(looks: Sequence[Look], settings: DataSettings) -> tuple[int, ...]:
+def _choose_shape(paths: list[Path], settings: DataSettings) -> tuple[int, ...]:
     """(C, H, W): as the settings say, else the size and colour that the pictures have, within reason."""
+    sizes, greys = zip(*in_parallel(look, paths), strict=True)
     color = settings.image_color
-    channels = 1 if color == "grey" or (color == "auto" and all(one.grey for one in looks)) else 3
+    channels = 1 if color == "grey" or (color == "auto" and all(greys)) else 3
     if settings.image_size is not None:
         return channels, settings.image_size, settings.image_size
-    sizes = {(one.height, one.width) for one in looks}
-    if len(sizes) == 1 and max(max(sizes)) <= DEFAULT_SIDE:
-        return channels, *sizes.pop()
-    side = min(DEFAULT_SIDE, median_low([min(one.height, one.width) for one in looks]))
+    if len(set(sizes)) == 1 and max(sizes[0]) <= DEFAULT_SIDE:
+        return channels, *sizes[0]
+    side = min(DEFAULT_SIDE, median_low(map(min, sizes)))
     side = max(4, side // 4 * 4)  # a multiple of the small network's total stride
     return channels, side, side

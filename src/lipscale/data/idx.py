@@ -14,14 +14,8 @@ from lipscale.data.dataset import Dataset, Samples
 from lipscale.data.memory import reading, require_memory
 from lipscale.errors import UserError
 
-FILES = (
-    *("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
-    *("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
-)
-CLOTHES = (
-    *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
-    *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
-)
+FILES = tuple(f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1"))
+CLOTHES = "T-shirt/top,Trouser,Pullover,Dress,Coat,Sandal,Shirt,Sneaker,Bag,Ankle boot"
 
 
 def _read(name: str, classes: tuple[str, ...], folder: Path) -> Dataset:
@@ -32,7 +26,7 @@ def _read(name: str, classes: tuple[str, ...], folder: Path) -> Dataset:
 
 
 read_mnist = partial(_read, "mnist", tuple("0123456789"))
-read_fashion_mnist = partial(_read, "fashion-mnist", CLOTHES)
+read_fashion_mnist = partial(_read, "fashion-mnist", tuple(CLOTHES.split(",")))
 
 
 def find(folder: Path, name: str) -> Path:
@@ -46,15 +40,10 @@ def read_idx(path: Path, *, dimensions: tuple[int, ...] = (1, 2, 3, 4)) -> Tenso
         head = file.read(4)
         if len(head) < 4 or head[:3] != b"\0\0\x08" or head[3] not in dimensions:
             raise UserError(f"{path} is no idx file of bytes of {dimensions} dimensions; get it again")
-        sizes = file.read(4 * head[3])
-        if len(sizes) < 4 * head[3]:
-            raise UserError(f"{path} is truncated within its header; get it again")
-        shape = struct.unpack(f">{head[3]}I", sizes)
-        if not all(shape):
-            raise UserError(f"{path} is empty: its header says {shape}; get it again")
+        shape = struct.unpack(f">{head[3]}I", file.read(4 * head[3]))
         require_memory(prod(shape), f"{path}, by its header {shape},")
         body = file.read(prod(shape) + 1)  # one more than it should have, and no more: a bomb stays shut
-    if len(body) != prod(shape):
-        amount = "more" if len(body) > prod(shape) else f"{len(body)}"
-        raise UserError(f"{path} is truncated or too long: {amount} bytes where its header says {shape}; get it again")
+    if not body or len(body) != prod(shape):
+        amount = "more" if len(body) > prod(shape) else len(body)
+        raise UserError(f"{path} is empty, truncated or too long: {amount} bytes, by its header {shape}; get it again")
     return torch.from_numpy(np.frombuffer(body, np.uint8).reshape(shape).copy())

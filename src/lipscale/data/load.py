@@ -4,15 +4,14 @@ import os
 from pathlib import Path
 
 from lipscale.data import arrays
-from lipscale.data.dataset import Dataset, Preprocessing, hint, hold_out, listed
+from lipscale.data.dataset import Column, Dataset, Preprocessing, hint, hold_out, listed
 from lipscale.data.folder import read_folder
 from lipscale.data.registry import READERS, data_folders, find_folder
 from lipscale.data.table import read_table
-from lipscale.data.table_file import open_table
+from lipscale.data.table_file import TABLES, open_table
 from lipscale.errors import UserError
 from lipscale.settings import DataSettings
 
-TABLES = (".csv", ".tsv", ".txt", ".parquet", ".pq")
 KINDS = "a folder of class folders with pictures, a .csv or .parquet table, or an .npz file"
 
 
@@ -40,52 +39,44 @@ def load_dataset(
         (1437, 360, (1, 8, 8))
     """
     settings = data if isinstance(data, DataSettings) else DataSettings.checked({"data": data})
-    name, data_dir = settings.data, data_dir or settings.data_dir
+    name, path = settings.data, Path(settings.data).expanduser()
     if name in READERS:
-        if settings.label is not None or settings.test_data is not None:
-            raise UserError(f"{name} has its labels and its test part; leave `label` and `test_data` out")
-        folder = find_folder(name, data_dir)
-        if folder is None:
-            searched = ", ".join(map(str, data_folders(data_dir)))
-            layout, file = READERS[name].layouts[0][0], next(iter(READERS[name].files))
-            manual = f"put {file}, ... into DIR/{layout}" if "idx" in file else f"unpack the official {file} in DIR"
-            raise UserError(f"{name} is not in {searched}: {READERS[name].get}, or {manual} and give DIR as `data_dir`")
-        return READERS[name].read(folder)
-    path = Path(name).expanduser()
-    if os.path.exists(path):  # False for a name too long or with a NUL
-        return _read_path(path, settings, classes, stored)
-    if path.suffix or len(path.parts) > 1:
-        raise UserError(f"{name} does not exist")
-    raise UserError(f"unknown data set {name!r}; {hint(name, tuple(READERS))} Or give the path of {KINDS}")
-
-
-def _read_path(path: Path, settings: DataSettings, classes: tuple[str, ...], stored: Preprocessing | None) -> Dataset:
+        return _read_known(settings, data_dir or settings.data_dir)
+    if not os.path.exists(path):  # False for a name too long or with a NUL
+        if path.suffix or len(path.parts) > 1:
+            raise UserError(f"{name} does not exist")
+        raise UserError(f"unknown data set {name!r}; {hint(name, tuple(READERS))} Or give the path of {KINDS}")
     if path.suffix.lower() in TABLES:
-        return _read_table_file(path, settings, classes, stored)
+        return _read_table(path, settings, classes, stored.columns if stored else ())
     if settings.label is not None:
         raise UserError(f"`label` is for tables (.csv, .parquet), and {path} is none")
     if path.is_dir():
         return read_folder(path, settings, classes=classes, stored=stored)
     if path.suffix.lower() == ".npz":
-        return arrays.read(path, test=settings.test_data, test_fraction=settings.test_fraction)
+        return arrays.read(path, settings)
     raise UserError(f"{path} is no data set; expected {KINDS}")
 
 
-def _read_table_file(
-    path: Path, settings: DataSettings, classes: tuple[str, ...], stored: Preprocessing | None
-) -> Dataset:
+def _read_known(settings: DataSettings, data_dir: Path | None) -> Dataset:
+    name, known = settings.data, READERS[settings.data]
+    if settings.label is not None or settings.test_data is not None:
+        raise UserError(f"{name} has its labels and its test part; leave `label` and `test_data` out")
+    folder = find_folder(name, data_dir)
+    if folder is None:
+        searched = ", ".join(map(str, data_folders(data_dir)))
+        file = next(iter(known.files))
+        manual = f"put {file}, ... into DIR/{name}" if "idx" in file else f"unpack the official {file} in DIR"
+        raise UserError(f"{name} is not in {searched}: {known.get}, or {manual} and give DIR as `data_dir`")
+    return known.read(folder)
+
+
+def _read_table(path: Path, settings: DataSettings, classes: tuple[str, ...], columns: tuple[Column, ...]) -> Dataset:
     source = open_table(path)
     if settings.label is None:
         raise UserError(f"{path}: which column is the class? Give `label`, one of {listed(source.names)}")
-    known = stored.columns if stored else ()
-    samples, columns, classes = read_table(
-        source, label=settings.label, drop=settings.drop, categories=settings.categories, columns=known, classes=classes
-    )
-    if len(classes) < 2:
-        raise UserError(f"{path}: column {settings.label!r} holds one class only; a classifier needs at least 2")
+    train, columns, classes = read_table(source, settings, columns=columns, classes=classes)
     if settings.test_data is None:
-        train, test = hold_out(samples, settings.test_fraction, classes)
+        train, test = hold_out(train, settings.test_fraction, classes)
     else:
-        source = open_table(settings.test_data)
-        train, (test, *_) = samples, read_table(source, label=settings.label, columns=columns, classes=classes)
+        test, *_ = read_table(open_table(settings.test_data), settings, columns=columns, classes=classes)
     return Dataset(path.stem, train, test, classes, columns=columns)

@@ -2,7 +2,7 @@
 
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lipscale.errors import UserError
@@ -14,16 +14,13 @@ MEMINFO = Path("/proc/meminfo")
 def available_memory() -> int:
     """Bytes that this process may still take: what the machine has left, within the limit of its container."""
     free = 1 << 62
-    try:
-        limit, used = ((CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
-        free = max(0, int(limit) - int(used))
-    except (OSError, ValueError):  # no container, or none with a limit
-        pass
-    try:
+    with suppress(OSError, ValueError):  # no container, or none with a limit
+        limit, used = (int((CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
+        free = max(0, limit - used)
+    with suppress(OSError, ValueError, KeyError):  # not Linux: there the operating system will have to say no
         lines = dict(line.split(":") for line in MEMINFO.read_text().splitlines())
-        return min(free, 1024 * int(lines["MemAvailable"].split()[0]))
-    except (OSError, ValueError, KeyError):  # not Linux: there the operating system will have to say no
-        return free
+        free = min(free, 1024 * int(lines["MemAvailable"].split()[0]))
+    return free
 
 
 def require_memory(size: int, what: str) -> None:
@@ -33,31 +30,25 @@ def require_memory(size: int, what: str) -> None:
         raise UserError(f"{what} would take {gigabytes(size)} of memory and {gigabytes(free)} are free: give less data")
 
 
-def require_file(path: Path, *, most: int | None = None) -> int:
-    """The size of a regular file of at most `most` bytes; a pipe or a device, which may never end, is refused."""
-    try:
-        found = path.stat()
-    except FileNotFoundError as error:
-        raise UserError(f"{path} does not exist") from error
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error})") from error
-    if not stat.S_ISREG(found.st_mode):
-        raise UserError(f"{path} {'is a folder' if stat.S_ISDIR(found.st_mode) else 'is no regular file'}")
-    if most is not None and found.st_size > most:
-        raise UserError(f"{path} is larger than the {most // 10**6} MB that were expected")
-    return found.st_size
-
-
 @contextmanager
 def reading(path: Path, what: str, *, most: int | None = None) -> Iterator[int]:
-    """In here a regular file is read; damage raises a dozen kinds of errors, and each becomes one with its name."""
-    size = require_file(path, most=most)
+    """In here a regular file of at most `most` bytes is read; whatever damage raises becomes one error with its name.
+
+    A pipe or a device, which may never end, is refused.
+    """
     try:
-        yield size
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise UserError(f"{path} {'is a folder' if stat.S_ISDIR(found.st_mode) else 'is no regular file'}")
+        if most is not None and found.st_size > most:
+            raise UserError(f"{path} is larger than the {most // 10**6} MB that were expected")
+        yield found.st_size
     except UserError:
         raise
+    except FileNotFoundError as error:
+        raise UserError(f"{error.filename or path} does not exist") from None
     except Exception as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split()).replace(str(path), "it")[:120]
+        reason = " ".join(f"{type(error).__name__}: {error}".split()).replace(str(path), "it")[:200]
         raise UserError(f"cannot read {path} as {what} ({reason}); mend it or get it again") from error
 
 

@@ -9,13 +9,13 @@ from functools import partial
 from math import prod
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from PIL import Image, ImageOps
-from torch import Tensor
 
+from lipscale.data.dataset import Samples
 from lipscale.data.memory import available_memory, reading
 from lipscale.data.stored import Stored, array_on_disk
 from lipscale.errors import UserError
@@ -28,24 +28,18 @@ LARGE = 8_000_000  # pixels; larger ones are decoded one at a time, as each take
 GREY_MODES = ("1", "L", "LA")
 AHEAD = 64  # pictures that a worker may be ahead
 LARGE_ONES = Lock()
+# damaged pictures are errors with a name here; Pillow's warnings on the way there would only be noise
+quiet_pillow = partial(warnings.catch_warnings, action="ignore")
 
 T = TypeVar("T")
 
 
-class Look(NamedTuple):
-    """What a picture's header says."""
-
-    height: int
-    width: int
-    grey: bool
-
-
-def look(path: Path) -> Look:
-    """A picture's size and colour, without decoding it."""
+def look(path: Path) -> tuple[tuple[int, int], bool]:
+    """A picture's height and width, and whether it is grey, without decoding it."""
     with _opened(path) as picture:
         turned = picture.getexif().get(0x0112) in (5, 6, 7, 8)  # a camera held upright
         width, height = picture.size[::-1] if turned else picture.size
-        return Look(height, width, picture.mode in GREY_MODES)
+        return (height, width), picture.mode in GREY_MODES
 
 
 def read_picture(path: Path, shape: tuple[int, ...], *, fit: str) -> np.ndarray:
@@ -88,15 +82,19 @@ def _opened(path: Path) -> Iterator[Image.Image]:
         yield picture
 
 
-def read_pictures(paths: Sequence[Path], shape: tuple[int, ...], *, fit: str) -> Tensor | Stored:
-    """All pictures, decoded once: (N, C, H, W) in memory where there is room for it, else on disk."""
-    whole = (len(paths), *shape)
+def read_pictures(
+    named: Sequence[tuple[Path, str]], classes: tuple[str, ...], shape: tuple[int, ...], *, fit: str
+) -> Samples:
+    """Pictures and their classes, decoded once: (N, C, H, W) in memory where there is room for it, else on disk."""
+    whole = (len(named), *shape)
     in_memory = 3 * prod(whole) < available_memory()  # splits copy
     pixels = np.empty(whole, np.uint8) if in_memory else array_on_disk(whole)
-    for i, found in enumerate(in_parallel(partial(read_picture, shape=shape, fit=fit), paths)):
+    decoded = in_parallel(partial(read_picture, shape=shape, fit=fit), [path for path, _ in named])
+    for i, found in enumerate(decoded):
         pixels[i] = found
-    base = torch.from_numpy(pixels)
-    return base if in_memory else Stored(base, torch.arange(len(paths)))
+    base, place = torch.from_numpy(pixels), {name: i for i, name in enumerate(classes)}
+    inputs = base if in_memory else Stored(base, torch.arange(len(named)))
+    return Samples(inputs, torch.tensor([place[name] for _, name in named]))
 
 
 def in_parallel(work: Callable[[Path], T], paths: Sequence[Path]) -> Iterator[T]:
@@ -105,11 +103,3 @@ def in_parallel(work: Callable[[Path], T], paths: Sequence[Path]) -> Iterator[T]
     with quiet_pillow(), ThreadPoolExecutor(workers) as pool:
         for start in range(0, len(paths), AHEAD * workers):
             yield from pool.map(work, paths[start : start + AHEAD * workers])
-
-
-@contextmanager
-def quiet_pillow() -> Iterator[None]:
-    """Damaged pictures are errors with a name here; Pillow's warnings on the way there would only be noise."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield

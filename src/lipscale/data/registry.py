@@ -29,7 +29,6 @@ class KnownSet:
 
 
 CIFAR = ("https://www.cs.toronto.edu/~kriz/",)
-CIFAR10_BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 # Each SHA-256 is in public use for the same file as an MD5 sum that is published for it: on the set's own page (CIFAR,
 # Fashion-MNIST), in torchvision (MNIST), in many loaders (Tiny-ImageNet, which has no official one).
 READERS = {
@@ -67,8 +66,8 @@ READERS = {
         cifar.read_cifar10,
         "60,000 photographs, 32x32, 10 classes",
         (
-            ("cifar-10-batches-bin", (*(f"{name}.bin" for name in CIFAR10_BATCHES), "batches.meta.txt")),
-            ("cifar-10-batches-py", (*CIFAR10_BATCHES, "batches.meta")),
+            ("cifar-10-batches-bin", (*(f"{name}.bin" for name in cifar.CIFAR10), "batches.meta.txt")),
+            ("cifar-10-batches-py", (*cifar.CIFAR10, "batches.meta")),
         ),
         "'lipscale data get cifar10'",
         CIFAR,

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lipscale.data.memory import gigabytes
 from lipscale.errors import UserError
 
 ENVIRONMENT = "LIPSCALE_CACHE"
@@ -79,7 +80,5 @@ def array_on_disk(shape: tuple[int, ...]) -> np.ndarray:
                 file.truncate(size)
             return np.memmap(file, np.uint8, "r+", shape=shape)
     except OSError as error:
-        raise UserError(
-            f"cannot keep {size / 1e9:.2g} GB of decoded pictures in {folder}: {error.strerror}; free some space, "
-            f"set {ENVIRONMENT} to another folder or give a smaller `image_size`"
-        ) from error
+        way_out = f"free some space, set {ENVIRONMENT} to another folder or give a smaller `image_size`"
+        raise UserError(f"cannot keep {gigabytes(size)} of pixels in {folder}: {error.strerror}; {way_out}") from error

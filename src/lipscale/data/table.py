@@ -4,7 +4,7 @@ A raw row is a row of float64: a number, the index of a category, or NaN where t
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -12,9 +12,10 @@ import numpy as np
 import torch
 
 from lipscale.data.dataset import MOST_CLASSES, Column, Samples, hint
-from lipscale.data.memory import require_memory
-from lipscale.data.table_file import MISSING, TableFile, number
+from lipscale.data.memory import reading, require_memory
+from lipscale.data.table_file import MISSING, TableFile, is_number, number
 from lipscale.errors import UserError
+from lipscale.settings import DataSettings
 
 MOST_CATEGORIES = 100
 LONGEST_TEXT = 1000
@@ -23,90 +24,101 @@ SOME_NUMBERS = 10
 
 
 def read_table(
-    source: TableFile,
-    *,
-    label: str | None = None,
-    drop: Sequence[str] = (),
-    categories: Sequence[str] = (),
-    columns: tuple[Column, ...] = (),
-    classes: tuple[str, ...] = (),
+    source: TableFile, settings: DataSettings, *, columns: tuple[Column, ...] = (), classes: tuple[str, ...] = ()
 ) -> tuple[Samples, tuple[Column, ...], tuple[str, ...]]:
     """Samples, columns and classes; with those of a run the table is read as that run's was, whatever it looks like.
 
     Without them every column but the label and the dropped ones is an input. It holds numbers if all its cells do, and
     else categories; `categories` names columns that hold categories although they look like numbers.
     """
-    labels = [] if label is None else [source.check(label, "the label")]
-    left_out = {*labels, *(source.check(name, "`drop`") for name in drop)}
-    forced = {source.check(name, "a category") for name in categories}
-    known = {source.check(column.name, "the run was trained with it"): column for column in columns}
-    chosen = [*known] or [name for name in source.names if name not in left_out]
+    label = [] if settings.label is None else [settings.label]
+    known = {column.name: column for column in columns}
+    drop, forced = ((), ()) if known else (settings.drop, settings.categories)
+    for names, what in ((label, "the label"), (drop, "`drop`"), (forced, "a category"), (known, "the run's column")):
+        source.require(names, what)
+    chosen = [*known] or [name for name in source.names if name not in (*label, *drop)]
     if not chosen:
         raise UserError(f"{source.path} has no column but the label: there is nothing to learn from")
-    asked = [*dict.fromkeys(chosen + labels)]
-    texts = {*forced, *labels, *(column.name for column in columns if column.categories)}
-    found = source.read(asked, texts.intersection(asked))
+    texts = {*label, *forced, *(name for name in known if known[name].categories)}
+    found = source.read([*dict.fromkeys(chosen + label)], texts)
     count = len(found[chosen[0]])
+    with reading(source.path, "a table"):  # a damaged Parquet file may show only here
+        cells = {name: _Cells(source, name, found.pop(name)) for name in [*found]}  # what is copied need not stay
     if count == 0:
         raise UserError(f"{source.path} holds no row below its column names")
     require_memory(2 * 8 * count * len(chosen), f"{source.path} ({count} rows)")
-    classes, targets = _Cells(source, label, found[label]).as_labels(classes) if label is not None else ((), [])
+    targets = np.empty(0)
+    if settings.label is not None:
+        classes, targets = cells[settings.label].as_labels(classes)
     rows = np.empty((count, len(chosen)))
     described = []
     for at, name in enumerate(chosen):
-        cells = _Cells(source, name, found.pop(name))  # what is copied need not stay
-        column, rows[:, at] = cells.as_column(known.get(name), forced=name in forced)
+        column, rows[:, at] = cells.pop(name).as_column(known.get(name), forced=name in forced)
         described.append(column)
-    return Samples(torch.from_numpy(rows), torch.as_tensor(targets).long()), tuple(described), classes
+    return Samples(torch.from_numpy(rows), torch.from_numpy(targets).long()), tuple(described), classes
 
 
 class _Cells:
     """A column of a file: float64 with NaN for missing values, or texts in a dictionary."""
 
     def __init__(self, source: TableFile, name: str, column: Any) -> None:
-        self.source, self.name, self.column = source, name, column.combine_chunks()
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        self.source, self.name = source, name
+        coded = pa.types.is_dictionary(column.type)
+        kind = column.type.value_type if coded else column.type
+        self.is_number = is_number(kind)
+        if self.is_number:
+            column = (column.cast(kind) if coded else column).cast(pa.float64(), safe=False)
+        elif pa.types.is_boolean(kind):
+            column = pc.if_else(column, "True", "False")
+        elif kind not in (pa.string(), pa.large_string()):
+            problem = f"holds {kind}, no numbers or text; convert it or leave it out (`drop`)"
+            raise UserError(f"{source.path}: column {name!r} {problem}")
+        self.column = column.combine_chunks()
 
     def as_column(self, known: Column | None, *, forced: bool) -> tuple[Column, np.ndarray]:
         """Numbers where all cells are, and else categories; as a run knew them, or `forced` to be categories.
 
         A category that a run has not seen is a missing one.
         """
-        categories = known.categories if known else ()
-        if not categories and not forced and (numbers := self._numbers()) is not None:
+        if known and known.categories:
+            return known, self._values(known.categories, range(len(known.categories)))
+        if not forced and (numbers := self._numbers()) is not None:
             return Column(self.name), numbers
         codes, names = self._codes
         others = [at for at, name in enumerate(names) if number(name) is None]
         numeric = len(names) - len(others)
         typing_errors = others and numeric > SOME_NUMBERS and numeric >= 9 * len(others)
-        if not categories and not forced and (known or typing_errors):
-            way_out = "" if known else "; mend it, leave it empty, or name the column in `categories`"
-            raise self._error(codes == others[0], f"holds numbers but here {names[others[0]][:40]!r}{way_out}")
-        if not categories and not 0 < len(names) <= MOST_CATEGORIES:
+        if not forced and (known or typing_errors):
+            way_out = "mend it or leave it empty" + ("" if known else ", or name the column in `categories`")
+            raise self._error(codes == others[0], f"holds numbers but here {names[others[0]][:40]!r}; {way_out}")
+        if not 0 < len(names) <= MOST_CATEGORIES:
             problem = f"has more than {MOST_CATEGORIES} different texts" if names else "is empty"
             raise UserError(f"column {self.name!r} of {self.source.path} {problem}: leave it out (`drop`)")
-        categories = categories or _ordered(names)
-        return Column(self.name, categories), self._places(categories)
+        categories = _ordered(names)
+        return Column(self.name, categories), self._values(categories, range(len(categories)))
 
     def as_labels(self, classes: tuple[str, ...]) -> tuple[tuple[str, ...], np.ndarray]:
         """The classes and each row's; those of a run that exists, or all that occur at least twice."""
         codes, names = self._codes
         if (codes < 0).any():
             raise self._error(codes < 0, "lacks the label; fill it in or remove the row")
-        if not classes and len(names) > MOST_CLASSES:
+        if not classes and not 2 <= len(names) <= MOST_CLASSES:
             raise UserError(
-                f"{self.source.path}: the label column {self.name!r} has more than {MOST_CLASSES} different values; "
-                "lipscale learns classes, not numbers: give another `label` or group the values"
+                f"{self.source.path}: the label column {self.name!r} has {len(names)} different values, and lipscale "
+                f"learns 2 to {MOST_CLASSES} classes: give another `label` or group the values"
             )
         counts = np.bincount(codes)
+        allowed = classes or [name for name, count in zip(names, counts, strict=True) if count > 1]
         for at, name in enumerate(names):
-            if classes and name not in classes:
-                raise self._error(codes == at, f"has the unknown label {name[:40]!r}; {hint(name, classes)}")
-            if not classes and len(names) > 1 and counts[at] == 1:
-                others = [other for other, count in zip(names, counts, strict=True) if count > 1]
-                way_out = hint(name, others, "give more samples of it or remove the row")
-                raise self._error(codes == at, f"has the label {name[:40]!r}, which occurs only once; {way_out}")
+            if name not in allowed:
+                label = f"unknown label {name[:40]!r}" if classes else f"label {name[:40]!r}, which occurs only once"
+                way_out = hint(name, allowed, "" if classes else "give more samples of it or remove the row")
+                raise self._error(codes == at, f"has the {label}; {way_out}")
         classes = classes or _ordered(names)
-        return classes, self._places(classes)
+        return classes, self._values(classes, range(len(classes)))
 
     def _error(self, rows: np.ndarray, problem: str) -> UserError:
         """What is wrong with the first of these rows, and where that is."""
@@ -115,14 +127,11 @@ class _Cells:
 
     def _numbers(self) -> np.ndarray | None:
         """The column as numbers, or None where a cell is none."""
-        import pyarrow as pa
-
-        if pa.types.is_dictionary(self.column.type):
-            codes, names = self._codes
-            values = [number(name) for name in names]
+        if not self.is_number:
+            values = [number(name) for name in self._codes[1]]
             if None in values:
                 return None
-            numbers = np.array([*values, math.nan], np.float64)[codes]
+            numbers = self._values(self._codes[1], values)
         else:
             numbers = np.array(self.column.to_numpy(zero_copy_only=False))  # what is null becomes NaN
         if np.isinf(numbers).any():
@@ -132,26 +141,24 @@ class _Cells:
     @cached_property
     def _codes(self) -> tuple[np.ndarray, list[str]]:
         """Which text each cell is, -1 where it is missing, and the texts in the order in which they come."""
-        import pyarrow as pa
-
-        encoded = self.column if pa.types.is_dictionary(self.column.type) else self.column.dictionary_encode()
+        encoded = self.column.dictionary_encode()  # as it is, where it has a dictionary
         places: dict[str, int] = {}
         new = [
             -1 if text.lower() in MISSING else places.setdefault(text, len(places))
             for text in map(_text, encoded.dictionary.to_pylist())
         ]
         codes = np.array([*new, -1])[encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
-        for name, at in places.items():
-            if len(name) > LONGEST_TEXT:
-                problem = f"holds a text of {len(name)} characters, of at most {LONGEST_TEXT}"
-                raise self._error(codes == at, f"{problem}: leave it out (`drop`)")
+        longest = max(places, key=len, default="")
+        if len(longest) > LONGEST_TEXT:
+            problem = f"holds a text of {len(longest)} characters, of at most {LONGEST_TEXT}: leave it out (`drop`)"
+            raise self._error(codes == places[longest], problem)
         return codes, list(places)
 
-    def _places(self, ordered: Sequence[str]) -> np.ndarray:
-        """The place of each cell among these texts, NaN where it has none."""
+    def _values(self, texts: Sequence[str], values: Iterable[float | None]) -> np.ndarray:
+        """The value of each cell where these texts have these values; NaN for any other, and for what is missing."""
+        value_of = dict(zip(texts, values, strict=True))
         codes, names = self._codes
-        place = {name: float(i) for i, name in enumerate(ordered)}
-        return np.array([*(place.get(name, math.nan) for name in names), math.nan])[codes]
+        return np.array([*(value_of.get(name) for name in names), None], np.float64)[codes]
 
 
 def _ordered(names: Sequence[str]) -> tuple[str, ...]:

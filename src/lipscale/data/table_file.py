@@ -11,14 +11,13 @@ from lipscale.data.dataset import hint
 from lipscale.data.memory import gigabytes, reading, require_memory
 from lipscale.errors import UserError
 
+TABLES = (".csv", ".tsv", ".txt", ".parquet", ".pq")
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "-")
 NULLS = [form(text) for text in MISSING for form in (str.lower, str.upper, str.title)]
 MOST_COLUMNS = 20_000
 LONGEST_LINE = 1 << 20
 LARGE = 300_000_000  # bytes; a Parquet file that unpacks to more, and to very much more than its size, is no table
 MOST_TIMES = 500
-
-Columns = dict[str, Any]  # of pyarrow
 
 
 @dataclass(frozen=True)
@@ -37,25 +36,23 @@ class TableFile:
             twice = next(name for name in self.names if self.names.count(name) > 1)
             raise UserError(f"{self.path}: two columns are called {twice!r}")
 
-    def check(self, name: str, what: str) -> str:
-        """The column's name, or an error that names the nearest one."""
-        if name not in self.names:
-            raise UserError(f"{self.path} has no column {name!r} ({what}); {hint(name, self.names[:1000])}")
-        return name
+    def require(self, names: Iterable[str], what: str) -> None:
+        """Refuse names of columns that are not there; the error names the nearest one."""
+        for name in names:
+            if name not in self.names:
+                raise UserError(f"{self.path} has no column {name!r} ({what}); {hint(name, self.names[:1000])}")
 
     def place(self, row: int) -> str:
         """What people call a row."""
         return f"row {row + 1}"
 
-    def read(self, wanted: list[str], texts: set[str]) -> Columns:
-        """The wanted columns, those in `texts` as texts even if they look like numbers (Parquet knows by itself)."""
+    def read(self, wanted: list[str], texts: set[str]) -> dict[str, Any]:
+        """The wanted columns, as pyarrow has them; those in `texts` as texts even if they look like numbers."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         with reading(self.path, "a Parquet file, it is damaged") as size:
-            strings = [
-                field.name for field in pq.read_schema(self.path) if field.type in (pa.string(), pa.large_string())
-            ]
+            strings = [f.name for f in pq.read_schema(self.path) if f.type in (pa.string(), pa.large_string())]
             with pq.ParquetFile(self.path, read_dictionary=strings) as file:
                 rows, groups = file.metadata.num_rows, file.metadata.num_row_groups
                 # the file's own word for its size, checked before anything is read
@@ -64,7 +61,7 @@ class TableFile:
                     raise UserError(f"{self.path} would unpack to {gigabytes(unpacked)}, {MOST_TIMES} times its size")
                 require_memory(max(2 * unpacked, 8 * rows * len(wanted)), f"{self.path} ({rows} rows)")
                 found = file.read(wanted, use_threads=False)
-            return {name: _cells(found.column(name), f"{self.path}: column {name!r}") for name in wanted}
+            return dict(zip(found.column_names, found.itercolumns(), strict=True))
 
 
 @dataclass(frozen=True)
@@ -72,13 +69,13 @@ class CsvFile(TableFile):
     """A CSV file; the standard library names the columns and finds the line of an error."""
 
     delimiter: str
-    header: int  # how many lines the names take
+    header: int  # how many lines the names take; none where the columns have no names
 
     def place(self, row: int) -> str:
         """The line; cells may have line breaks, so only another reading can tell."""
-        return f"line {next(islice(_rows(self.path, self.delimiter), row + 1, None), (row + 2, []))[0]}"
+        return f"line {next(islice(_rows(self.path, self.delimiter), row + bool(self.header), None))[0]}"
 
-    def read(self, wanted: list[str], texts: set[str]) -> Columns:
+    def read(self, wanted: list[str], texts: set[str]) -> dict[str, Any]:
         """The wanted columns, typed by pyarrow; what holds neither numbers only nor is in `texts` is read again."""
         with reading(self.path, "a CSV file"):
             with self.path.open("rb") as file:
@@ -86,26 +83,23 @@ class CsvFile(TableFile):
                     self._check_rows()  # pyarrow forgives what is behind a closing quote
             try:
                 found = self._parse(wanted, texts)
-                others = [n for n in wanted if n not in texts and not _is_number(found[n].type)]
-                found |= self._parse(others, others) if others else {}
-            except Exception as error:
+                others = [n for n in wanted if n not in texts and not is_number(found[n].type)]
+                return found | (self._parse(others, set(others)) if others else {})
+            except Exception:
                 self._check_rows()
-                if "Empty CSV file" in str(error):
-                    raise UserError(f"{self.path} holds no row below its column names") from error
                 raise
-            return {name: _cells(found[name], f"{self.path}: column {name!r}") for name in wanted}
 
-    def _parse(self, columns: list[str], texts: Iterable[str]) -> Columns:
+    def _parse(self, columns: list[str], texts: set[str]) -> dict[str, Any]:
         import pyarrow as pa
         import pyarrow.csv as arrow
 
         read = arrow.ReadOptions(use_threads=False, block_size=1 << 24, skip_rows=self.header, column_names=self.names)
         blank: Any = lambda row: "error" if row.text.strip() else "skip"  # noqa: E731
         parse = arrow.ParseOptions(delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=blank)
-        types = dict.fromkeys(texts, pa.dictionary(pa.int32(), pa.string()))
+        types = dict.fromkeys(texts.intersection(columns), pa.dictionary(pa.int32(), pa.string()))
         convert = arrow.ConvertOptions(column_types=types, null_values=NULLS, include_columns=columns)
         found = arrow.read_csv(self.path, read, parse, convert)
-        return {name: found.column(name) for name in columns}
+        return dict(zip(found.column_names, found.itercolumns(), strict=True))
 
     def _check_rows(self) -> None:
         """Name the first line that is no row of the table."""
@@ -115,8 +109,8 @@ class CsvFile(TableFile):
                 raise UserError(f"{self.path}, line {line}: {expected}, got {len(row)}")
 
 
-def open_table(path: Path) -> TableFile:
-    """A table with named columns. In a CSV file separators are , ; | or tabs; text is UTF-8."""
+def open_table(path: Path, *, named: bool = True) -> TableFile:
+    """A table. In a CSV separators are , ; | or tabs, and text is UTF-8; unless `named`, its columns need no names."""
     if path.suffix.lower() in (".parquet", ".pq"):
         import pyarrow.parquet as pq
 
@@ -132,6 +126,8 @@ def open_table(path: Path) -> TableFile:
     header, row = next(_rows(path, delimiter), (1, []))
     names = tuple(name.strip() for name in row)
     if not any(names) or all(number(name) is not None for name in names):
+        if not named and names:
+            return CsvFile(path, tuple(str(i + 1) for i in range(len(names))), delimiter, 0)
         raise UserError(f"{path}, line 1: expected the names of the columns, got {line.strip()[:60]!r}")
     return CsvFile(path, names, delimiter, header)
 
@@ -151,23 +147,8 @@ def _rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
         yield from ((reader.line_num, row) for row in reader if len(row) > 1 or "".join(row).strip())
 
 
-def _is_number(kind: Any) -> bool:
+def is_number(kind: Any) -> bool:
+    """Whether a type of pyarrow's is one of numbers; a column without any value might hold some."""
     import pyarrow.types as is_a
 
     return bool(is_a.is_integer(kind) or is_a.is_floating(kind) or is_a.is_decimal(kind) or is_a.is_null(kind))
-
-
-def _cells(column: Any, name: str) -> Any:
-    """Numbers as float64; texts, and truths as texts, in a dictionary."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    coded = pa.types.is_dictionary(column.type)
-    kind = column.type.value_type if coded else column.type
-    if _is_number(kind):
-        return (column.cast(kind) if coded else column).cast(pa.float64(), safe=False)
-    if pa.types.is_boolean(kind):
-        return pc.if_else(column, "True", "False").dictionary_encode()
-    if kind not in (pa.string(), pa.large_string()):
-        raise UserError(f"{name} holds {kind}, no numbers or text; convert it or leave it out (`drop`)")
-    return column if coded else column.dictionary_encode()

@@ -2,9 +2,7 @@
 
 from pathlib import Path
 
-import torch
-
-from lipscale.data.dataset import Dataset, Samples, hint
+from lipscale.data.dataset import Dataset, hint
 from lipscale.data.memory import reading
 from lipscale.data.pictures import read_pictures
 from lipscale.errors import UserError
@@ -12,7 +10,7 @@ from lipscale.errors import UserError
 
 def read(folder: Path) -> Dataset:
     """200 classes, 500 training and 50 test photographs each, 64x64."""
-    wnids = _lines(folder / "wnids.txt")
+    wnids = tuple(_lines(folder / "wnids.txt"))
     if len(set(wnids)) < len(wnids):
         raise UserError(f"{folder / 'wnids.txt'} names a class twice")
     found: list[tuple[Path, str]] = []
@@ -30,12 +28,12 @@ def read(folder: Path) -> Dataset:
         if Path(name).name != name or name in ("", "..", "."):
             raise UserError(f"{annotations}, line {number}: {name[:40]!r} is no plain file name")
         found.append((folder / "val" / "images" / name, wnid))
-    place = {wnid: i for i, wnid in enumerate(wnids)}
-    pixels = read_pictures([path for path, _ in found], (3, 64, 64), fit="crop")
-    samples = Samples(pixels, torch.tensor([place[wnid] for _, wnid in found]))
-    train, test = map(samples.take, torch.arange(len(samples)).tensor_split([count]))
-    classes = _names(folder / "words.txt", wnids)
-    return Dataset("tiny-imagenet", train, test, classes, augmentation="crop+flip", fit="crop")
+    train, test = read_pictures(found, wnids, (3, 64, 64), fit="crop").cut(count)
+    # what people call the classes: the first of each one's words; its number where two share it
+    words = dict(line.split("\t", 1) for line in _lines(folder / "words.txt") if "\t" in line)
+    names = [words.get(wnid, wnid).split(",")[0].strip() for wnid in wnids]
+    classes = (f"{name} ({wnid})" if names.count(name) > 1 else name for name, wnid in zip(names, wnids, strict=True))
+    return Dataset("tiny-imagenet", train, test, tuple(classes), augmentation="crop+flip", fit="crop")
 
 
 def _lines(path: Path) -> list[str]:
@@ -44,10 +42,3 @@ def _lines(path: Path) -> list[str]:
     if not found:
         raise UserError(f"{path} is empty; get the set again")
     return found
-
-
-def _names(path: Path, wnids: list[str]) -> tuple[str, ...]:
-    """What people call the classes: the first of each one's words; its number where two share it."""
-    words = dict(line.split("\t", 1) for line in _lines(path) if "\t" in line)
-    names = [words.get(wnid, wnid).split(",")[0].strip() for wnid in wnids]
-    return tuple(f"{name} ({wnid})" if names.count(name) > 1 else name for name, wnid in zip(names, wnids, strict=True))

@@ -32,7 +32,7 @@ class Grid(BaseModel):
 
 def read_grid(path: Path) -> Grid:
     """The grid in a YAML file; what is wrong with it is named."""
-    values, _ = read_yaml(path, what="grid", check=_check_plain)
+    values, _ = read_yaml(path, what="a grid", check=_check_plain)
     try:
         return Grid.model_validate(values)
     except ValidationError as error:

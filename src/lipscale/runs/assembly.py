@@ -4,53 +4,30 @@ import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
-from lipscale import models
+from lipscale import data, models
 from lipscale._random import seeded
 from lipscale.attacks.ball import Box
-from lipscale.data import (
-    PIXELS,
-    READERS,
-    Dataset,
-    Preprocessing,
-    Samples,
-    limit,
-    load_dataset,
-    prepare,
-    split_calibration,
-)
+from lipscale.data import Dataset, Preprocessing, Samples
 from lipscale.errors import UserError
 from lipscale.settings import Settings, TrainingSettings, replace
 from lipscale.training.batches import SampleBatches
 from lipscale.training.budget import fit_to_time, seconds_of
 from lipscale.training.defaults import DEFAULT_BATCH_SIZE
 
+# What of a set's usual augmentation suits an MLP. It shares no weights between places, so a shifted image is another
+# input: crops cost it accuracy, certified accuracy and calibration (FEEDBACK.md). A mirrored one is as likely.
+WITHOUT_CROPS = {"crop": "none", "crop+flip": "flip"}
+
 
 def build_network(settings: Settings, classes: int, preprocessing: Preprocessing) -> nn.Sequential:
     """The network that the resolved settings name, initialised from the run's seed."""
+    shape, mean = preprocessing.input_shape, preprocessing.mean
     with seeded(settings.seed, "weights"):
-        return models.build(
-            settings,
-            classes,
-            preprocessing.input_shape,
-            mean=preprocessing.mean,
-            constrained=settings.is_constrained,
-        )
-
-
-def suitable_augmentation(usual: str, model: str) -> str:
-    """What of a data set's usual augmentation suits the model.
-
-    A shifted image is another input to an MLP, which shares no weights between places: crops cost it accuracy,
-    certified accuracy and calibration (FEEDBACK.md). A mirrored one is as likely as the image itself.
-    """
-    if model != "mlp":
-        return usual
-    return "+".join(step for step in usual.split("+") if step != "crop") or "none"
+        return models.build(settings, classes, shape, mean=mean, constrained=settings.is_constrained)
 
 
 def suitable_batch_size(samples: int, model: str) -> int:
@@ -97,66 +74,65 @@ def read_data(
     data_dir: Path | None = None,
 ) -> tuple[Dataset, Preprocessing]:
     """The data that the settings name, ready for a network; `stored` and `classes` keep a run's own."""
-    dataset = load_dataset(settings, data_dir, classes=classes, stored=stored)
+    dataset = data.load_dataset(settings, data_dir, classes=classes, stored=stored)
     if settings.limit is not None:
-        dataset = limit(dataset, settings.limit, seed=settings.seed)
-    return prepare(dataset, stored)
+        dataset = data.limit(dataset, settings.limit, seed=settings.seed)
+    return data.prepare(dataset, stored)
 
 
 def resolve(settings: Settings, dataset: Dataset, preprocessing: Preprocessing) -> Settings:
     """The settings with every `auto` decided and every path made absolute, so that the folder can be moved."""
-    shape = preprocessing.input_shape
-    changes: dict[str, Any] = {}
-    if settings.model == "auto":
-        changes["model"] = models.suitable_model(shape)
-    model = changes.get("model", settings.model)
-    if settings.batch_size is None:
-        held_out = round(settings.calibration_fraction * len(dataset.train)) if settings.method == "list" else 0
-        changes["batch_size"] = suitable_batch_size(len(dataset.train) - held_out, model)
-    if settings.width is None and settings.minutes is None:
-        changes["width"] = models.DEFAULT_WIDTH[model]
-    if settings.augmentation == "auto":
-        changes["augmentation"] = suitable_augmentation(dataset.augmentation, model)
-    elif settings.augmentation != "none" and len(shape) == 1:
-        raise UserError(f"augmentation {settings.augmentation!r} needs images, and {dataset.name} has rows")
-    if settings.data not in READERS:
-        changes["data"] = str(Path(settings.data).expanduser().resolve())
-    for name in ("data_dir", "test_data"):
-        if (path := getattr(settings, name)) is not None:
-            changes[name] = path.expanduser().resolve()
-    return replace(settings, **changes)
+    shape, count = preprocessing.input_shape, len(dataset.train)
+    model = models.suitable_model(shape) if settings.model == "auto" else settings.model
+    augmentation = dataset.augmentation if settings.augmentation == "auto" else str(settings.augmentation)
+    if settings.augmentation == "auto" and model == "mlp":
+        augmentation = WITHOUT_CROPS.get(augmentation, augmentation)
+    if augmentation != "none" and len(shape) == 1:
+        raise UserError(f"augmentation {augmentation!r} needs images, and {dataset.name} has rows")
+    held_out = round(settings.calibration_fraction * count) if settings.method == "list" else 0
+    named = settings.data in data.READERS
+    paths = {name: path for name in ("data_dir", "test_data") if (path := getattr(settings, name)) is not None}
+    return replace(
+        settings,
+        model=model,
+        augmentation=augmentation,
+        batch_size=settings.batch_size or suitable_batch_size(count - held_out, model),
+        width=settings.width or (models.DEFAULT_WIDTH[model] if settings.minutes is None else None),
+        data=settings.data if named else str(Path(settings.data).expanduser().resolve()),
+        **{name: path.expanduser().resolve() for name, path in paths.items()},
+    )
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What a training is made of."""
+    """What a training is made of, and what it is measured on."""
 
     net: nn.Module
     train: SampleBatches
     calibration: SampleBatches | None
+    test: Samples
+    box: Box | None
 
 
 def assemble(settings: Settings, dataset: Dataset, preprocessing: Preprocessing) -> Parts:
     """The network and the data of a run, on the device that the settings name."""
     device = pick_device(settings.device)
-    train: Samples = dataset.train
-    calibration: Samples | None = None
+    train, calibration = dataset.train, None
     if settings.method == "list":
-        train, calibration = split_calibration(
+        train, calibration = data.split_calibration(
             train, settings.calibration_fraction, seed=settings.seed, classes=dataset.classes
         )
     batch_size = settings.batch_size or DEFAULT_BATCH_SIZE
     if batch_size > len(train):
-        raise UserError(
-            f"`batch_size` {batch_size} is larger than the {len(train)} training samples: give at most that, or leave "
-            "it out"
-        )
+        problem = f"`batch_size` {batch_size} is larger than the {len(train)} training samples"
+        raise UserError(f"{problem}: give at most that, or leave it out")
     net = build_network(settings, len(dataset.classes), preprocessing).to(device)
 
     def batches(samples: Samples) -> SampleBatches:
         return SampleBatches(samples.to(device), batch_size, settings.augmentation, settings.seed, settings.crop)
 
-    return Parts(net, batches(train), None if calibration is None else batches(calibration))
+    held_out = None if calibration is None else batches(calibration)
+    return Parts(net, batches(train), held_out, dataset.test.to(device), box_of(preprocessing))
 
 
 def device_of(net: nn.Module) -> torch.device:
@@ -166,4 +142,4 @@ def device_of(net: nn.Module) -> torch.device:
 
 def box_of(preprocessing: Preprocessing) -> Box | None:
     """Where attacked inputs must stay to be inputs: pixels have a range, a table's numbers have none."""
-    return (0.0, 1.0) if preprocessing.unit == PIXELS else None
+    return (0.0, 1.0) if preprocessing.unit == data.PIXELS else None

@@ -19,11 +19,9 @@ class KeptTensors(MutableMapping[str, Tensor]):
         return self.folder / f"{key}.safetensors"
 
     def __getitem__(self, key: str) -> Tensor:
-        if not self._path(key).exists():
-            raise KeyError(key)
         try:
             return load_tensors(self._path(key))[0]["value"]
-        except UserError:  # a damaged file is as good as none: that batch is attacked again
+        except UserError:  # it is not there, or damaged and as good as none: that batch is attacked again
             raise KeyError(key) from None
 
     def __setitem__(self, key: str, value: Tensor) -> None:

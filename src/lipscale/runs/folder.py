@@ -4,6 +4,8 @@ import hashlib
 import json
 import math
 from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,36 +26,22 @@ METRICS, VERSIONS, ROBUSTNESS, ATTACKS = "metrics.json", "versions.json", "robus
 
 def new_folder(settings: Settings) -> Path:
     """The folder that the settings name, or the next free one below runs/."""
-    if settings.out is not None:
-        if not _is_text(settings.out):
-            raise UserError("the name of `out` is no UTF-8 text: choose another, settings and reports have to hold it")
-        try:
-            settings.out.mkdir(parents=True, exist_ok=True)
-        except FileExistsError:
-            raise UserError(f"{settings.out} is a file; choose another `out`") from None
-        except OSError as error:
-            raise UserError(f"cannot create the run folder {settings.out}: {error.strerror}") from error
-        require_empty(settings.out)
-        return settings.out
+    out = settings.out
+    if str(out) != str(out).encode(errors="ignore").decode():
+        raise UserError("the name of `out` is no UTF-8 text: choose another, settings and reports have to hold it")
     stem = f"{Path(settings.data).stem}-{settings.model}-{settings.method}"
-    for number in range(1, 10**6):
-        folder = Path("runs") / f"{stem}-{number}"
+    for folder in (Path("runs") / f"{stem}-{number}" for number in count(1)) if out is None else (out,):
         try:
-            folder.mkdir(parents=True)
-            return folder
-        except FileExistsError:  # also where another process was faster
+            folder.mkdir(parents=True, exist_ok=out is not None)
+        except FileExistsError:  # below runs/ also where another process was faster
+            if out is not None:
+                raise UserError(f"{out} is a file; choose another `out`") from None
             continue
         except OSError as error:
             raise UserError(f"cannot create the run folder {folder}: {error.strerror}") from error
-    raise UserError("runs/ is full; choose an `out`")
-
-
-def _is_text(path: Path) -> bool:
-    try:
-        str(path).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+        break
+    require_empty(folder)
+    return folder
 
 
 def require_empty(folder: Path) -> None:
@@ -84,12 +72,11 @@ def remove_partials(folder: Path) -> None:
 
 def stored_settings(folder: Path) -> Settings:
     """The resolved settings of a run; what is no run folder is named."""
-    if not folder.exists():
-        raise UserError(f"{folder} does not exist")
     if not (folder / SETTINGS).is_file():
         inside = sorted(path.parent.name for path in folder.glob(f"*/{SETTINGS}"))
         hint = f"; it holds the runs {', '.join(inside[:5])}" if inside else ""
-        raise UserError(f"{folder} is no run folder: it has no {SETTINGS}{hint}")
+        problem = f"is no run folder: it has no {SETTINGS}{hint}" if folder.exists() else "does not exist"
+        raise UserError(f"{folder} {problem}")
     try:
         values, place = read_settings(folder / SETTINGS)
         settings = Settings.checked(values, place=place)
@@ -100,26 +87,20 @@ def stored_settings(folder: Path) -> Settings:
     return settings
 
 
-def stored_data(folder: Path) -> tuple[tuple[str, ...], Preprocessing, dict[str, str]]:
-    """Class names, preprocessing and the data's fingerprints, as the run has stored them."""
-    about = read_json(folder / DATA)
-    try:
-        return (
-            TypeAdapter(Annotated[tuple[str, ...], Field(min_length=2)]).validate_python(about["classes"]),
-            TypeAdapter(Preprocessing).validate_python(about["preprocessing"]),
-            TypeAdapter(dict[str, str]).validate_python(about.get("digest", {})),
-        )
-    except ValidationError as error:
-        raise UnusableError(f"{folder / DATA} is damaged ({error.errors()[0]['msg']})") from error
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UnusableError(f"{folder / DATA} is damaged ({error!r})") from error
+@dataclass(frozen=True)
+class StoredData:
+    """What data.json holds."""
+
+    classes: Annotated[tuple[str, ...], Field(min_length=2)]
+    preprocessing: Preprocessing
+    digest: dict[str, str] = field(default_factory=dict)  # of the training and the test part
 
 
 def stored_attacks(folder: Path) -> dict[AttackName, Robustness]:
     """The results of earlier attacks; none where there are none, or they are damaged: attacks can be made again."""
     try:
-        return TypeAdapter(dict[AttackName, Robustness]).validate_python(read_json(folder / ROBUSTNESS))
-    except (UserError, ValidationError):
+        return read_json(folder / ROBUSTNESS, dict[AttackName, Robustness])
+    except UserError:
         return {}
 
 
@@ -144,9 +125,13 @@ def write_json(path: Path, value: Any) -> None:
     write_atomically(path, f"{strict_json(value)}\n".encode())
 
 
-def read_json(path: Path) -> Any:
-    """What a JSON file holds."""
+def read_json(path: Path, kind: Any = Any, *, way_out: str = "put the old one back, or start a new run") -> Any:
+    """What a JSON file holds, checked to be of a kind."""
     try:
-        return json.loads(path.read_text())
+        return TypeAdapter(kind).validate_python(json.loads(path.read_text()))
+    except ValidationError as error:
+        first = error.errors()[0]
+        reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise UnusableError(f"{path} is damaged ({reason}): {way_out}") from error
     except (OSError, ValueError, RecursionError) as error:
         raise UnusableError(f"cannot read {path}: {error}") from error

@@ -5,6 +5,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from io import StringIO
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,15 +45,17 @@ def predict(run: Run, inputs: Tensor, sources: Sequence[str], *, epsilon: float 
 
 def as_csv(answers: Sequence[Prediction]) -> str:
     """Predictions as a CSV table with a header."""
-    text = StringIO()
-    names = [name for name in asdict(answers[0]) if getattr(answers[0], name) is not None]
-    writer = csv.DictWriter(text, names, extrasaction="ignore", lineterminator="\n")
+    text, rows = StringIO(), _rows(answers)
+    writer = csv.DictWriter(text, rows[0], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(asdict(answer) for answer in answers)
+    writer.writerows(rows)
     return text.getvalue()
 
 
 def as_json(answers: Sequence[Prediction]) -> str:
     """Predictions as a JSON list."""
-    rows = [{name: value for name, value in asdict(answer).items() if value is not None} for answer in answers]
-    return json.dumps(rows, indent=2)
+    return json.dumps(_rows(answers), indent=2)
+
+
+def _rows(answers: Sequence[Prediction]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in asdict(answer).items() if value is not None} for answer in answers]

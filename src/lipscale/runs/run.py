@@ -6,29 +6,16 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
 from lipscale._files import load_tensors, save_tensors
 from lipscale.certificates.robustness import Attack, Robustness, attack_samples, measure_robustness
 from lipscale.data import Preprocessing, Samples, as_input
 from lipscale.errors import UnusableError, UserError
+from lipscale.runs import folder as files
 from lipscale.runs.assembly import box_of, build_network, device_of, pick_device, read_data
 from lipscale.runs.attack_cache import KeptTensors
 from lipscale.runs.evaluation import Evaluation, Metrics, evaluate
-from lipscale.runs.folder import (
-    ATTACKS,
-    METRICS,
-    MODEL,
-    PREDICTIONS,
-    ROBUSTNESS,
-    fingerprints,
-    read_json,
-    stored_attacks,
-    stored_data,
-    stored_settings,
-    write_json,
-)
 from lipscale.runs.lock import locked
 from lipscale.settings import Settings
 from lipscale.training.checkpoint import load_network
@@ -67,34 +54,24 @@ def load(folder: str | Path, *, device: str | None = None) -> Run:
     folder = Path(folder)
     settings, metrics, classes, preprocessing = read_results(folder)
     net = build_network(settings, len(classes), preprocessing)
-    tensors, trained_with = load_tensors(folder / MODEL)
-    changed = [name for name, digest in fingerprints(folder).items() if trained_with.get(name) != digest]
-    if changed:
-        raise UnusableError(
-            f"{' and '.join(changed)} of {folder} is not what the network of {MODEL} was trained with: "
-            "put the old one back"
-        )
-    load_network(net, tensors, folder / MODEL)
+    tensors, trained_with = load_tensors(folder / files.MODEL)
+    if changed := [name for name, digest in files.fingerprints(folder).items() if trained_with.get(name) != digest]:
+        problem = f"is not what the network of {files.MODEL} was trained with"
+        raise UnusableError(f"{' and '.join(changed)} of {folder} {problem}: put the old one back")
+    load_network(net, tensors, folder / files.MODEL)
     net = net.eval().to(pick_device(device or settings.device))
     return Run(folder, settings, net, classes, preprocessing, metrics)
 
 
 def read_results(folder: Path) -> tuple[Settings, Metrics, tuple[str, ...], Preprocessing]:
     """What a finished run's small files tell: settings, metrics, classes, preprocessing."""
-    settings = stored_settings(folder)
-    for name in (METRICS, MODEL):
+    settings, again = files.stored_settings(folder), f"go on with lipscale.resume('{folder}')"
+    for name in (files.METRICS, files.MODEL):
         if not (folder / name).exists():
-            raise UserError(f"{folder} is not finished ({name} is missing): go on with lipscale.resume('{folder}')")
-    try:
-        metrics = TypeAdapter(Metrics).validate_python(read_json(folder / METRICS))
-    except ValidationError as error:
-        first = error.errors()[0]
-        reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        raise UnusableError(
-            f"{folder / METRICS} is damaged ({reason}): remove it and go on with lipscale.resume('{folder}')"
-        ) from error
-    classes, preprocessing, _ = stored_data(folder)
-    return settings, metrics, classes, preprocessing
+            raise UserError(f"{folder} is not finished ({name} is missing): {again}")
+    metrics = files.read_json(folder / files.METRICS, Metrics, way_out=f"remove it and {again}")
+    about = files.read_json(folder / files.DATA, files.StoredData)
+    return settings, metrics, about.classes, about.preprocessing
 
 
 def evaluate_run(run: Run, *, data_dir: Path | None = None, epsilons: tuple[float, ...] | None = None) -> Metrics:
@@ -108,7 +85,7 @@ def evaluate_run(run: Run, *, data_dir: Path | None = None, epsilons: tuple[floa
     )
     metrics = dataclasses.replace(run.metrics, **vars(measured.metrics))
     save_predictions(run.folder, measured)
-    write_json(run.folder / METRICS, asdict(metrics))
+    files.write_json(run.folder / files.METRICS, asdict(metrics))
     return metrics
 
 
@@ -130,24 +107,24 @@ def attack_run(
         epsilons=[eps for eps in epsilons or run.settings.epsilons if eps > 0],  # at zero there is nothing to attack
         attack=attack,
         box=box_of(run.preprocessing),
-        cache=lambda name: KeptTensors(run.folder / ATTACKS / name),
+        cache=lambda name: KeptTensors(run.folder / files.ATTACKS / name),
         on_progress=on_progress,
     )
     result = dataclasses.replace(result, test_size=len(test))
     with locked(run.folder, wait=60):  # another attack may end at the same time
-        stored = stored_attacks(run.folder)
+        stored = files.stored_attacks(run.folder)
         kept = stored[attack.name].at if attack.name in stored else {}
         # a quick look at a few samples does not erase what more of them have shown
         rows = {e: row for e, row in result.at.items() if row.samples >= kept.get(e, row).samples}
         stored[attack.name] = dataclasses.replace(result, at={**kept, **rows})
-        write_json(run.folder / ROBUSTNESS, {name: asdict(found) for name, found in stored.items()})
+        files.write_json(run.folder / files.ROBUSTNESS, {name: asdict(found) for name, found in stored.items()})
     return result
 
 
 def held_out_samples(run: Run, *, data_dir: Path | None = None) -> Samples:
     """The test part of the run's data as it is today, where its network is; with a warning if it has changed."""
     dataset, _ = read_data(run.settings, stored=run.preprocessing, classes=run.classes, data_dir=data_dir)
-    _, _, digest = stored_data(run.folder)
+    digest = files.read_json(run.folder / files.DATA, files.StoredData).digest
     if digest and digest.get("test") != dataset.test.digest():
         log.warning(f"the test data of {run.folder} are not what they were when it was trained")
     return dataset.test.to(device_of(run.net))
@@ -156,7 +133,7 @@ def held_out_samples(run: Run, *, data_dir: Path | None = None) -> Samples:
 def save_predictions(folder: Path, evaluation: Evaluation) -> None:
     """Keep logits, labels and radii of the test part, for reports."""
     tensors = {"logits": evaluation.logits, "labels": evaluation.labels, "radii": evaluation.radii}
-    save_tensors(folder / PREDICTIONS, tensors, {})
+    save_tensors(folder / files.PREDICTIONS, tensors, {})
 
 
 def first_test_samples(run: Run, count: int, *, data_dir: Path | None = None) -> tuple[Tensor, Tensor]:

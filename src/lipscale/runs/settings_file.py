@@ -6,31 +6,20 @@ from typing import Any
 
 import yaml
 
-from lipscale.data.memory import require_file
+from lipscale.data.memory import reading
 from lipscale.errors import UserError
 from lipscale.settings import Settings
 
-LONGEST_FILE = 1 << 20
+LONGEST_FILE = 1_000_000  # bytes
 
 
 def read_yaml(path: Path, *, what: str, check: Callable[[Path, Any], None]) -> tuple[Any, Any]:
     """The values in a YAML file and its nodes, which are checked before anything is built from them."""
-    try:
-        require_file(path)
-        with path.open("rb") as file:
-            raw = file.read(LONGEST_FILE + 1)
-        if len(raw) > LONGEST_FILE:
-            raise UserError(f"{path} is no file of {what}: it is longer than {LONGEST_FILE} bytes")
-        text = raw.decode()
+    with reading(path, f"{what} in YAML", most=LONGEST_FILE):  # a date such as 2023-99-99 is an error, too
+        text = path.read_text(encoding="utf-8")
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         check(path, node)
         return yaml.safe_load(text) or {}, node
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the {what} {path}: {error}") from error
-    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:  # a date such as 2023-99-99, for one
-        if isinstance(error, UserError):
-            raise
-        raise UserError(f"{path} is no valid YAML: {' '.join(str(error).split())}") from error
 
 
 def read_settings(path: Path) -> tuple[dict[str, Any], dict[str, str]]:

@@ -13,28 +13,11 @@ import torch
 from torch import nn
 
 from lipscale._files import append_durably, save_tensors, write_atomically
-from lipscale.data import Dataset, Preprocessing, Samples
+from lipscale.data import Dataset
 from lipscale.errors import StoppedError, UnusableError, UnwritableError
-from lipscale.runs.assembly import Parts, assemble, box_of, device_of, read_data, resolve, within_minutes
+from lipscale.runs import folder as files
+from lipscale.runs.assembly import Parts, assemble, device_of, read_data, resolve, within_minutes
 from lipscale.runs.evaluation import Metrics, evaluate
-from lipscale.runs.folder import (
-    CHECKPOINT,
-    DATA,
-    HISTORY,
-    METRICS,
-    MODEL,
-    SETTINGS,
-    VERSIONS,
-    clear,
-    fingerprints,
-    new_folder,
-    remove_partials,
-    require_empty,
-    stored_data,
-    stored_settings,
-    strict,
-    write_json,
-)
 from lipscale.runs.lock import locked
 from lipscale.runs.run import Run, load, save_predictions
 from lipscale.runs.settings_file import as_yaml
@@ -42,6 +25,8 @@ from lipscale.settings import Settings, replace
 from lipscale.training import Epoch, TrainingSettings, fit
 from lipscale.training.checkpoint import saved_history
 from lipscale.training.defaults import decided
+
+PLACES = {"out", "device", "data", "data_dir", "test_data"}  # where things lie: a checkpoint stays good when they move
 
 
 def train(
@@ -81,20 +66,20 @@ def train(
         "digest": _digest(dataset),
         "preprocessing": asdict(preprocessing),
     }
-    folder = new_folder(settings)  # only now: a run that cannot start leaves nothing behind
+    folder = files.new_folder(settings)  # only now: a run that cannot start leaves nothing behind
     with locked(folder):
-        require_empty(folder)
-        remove_partials(folder)
+        files.require_empty(folder)
+        files.remove_partials(folder)
         try:
-            write_json(folder / DATA, about)
-            write_json(folder / VERSIONS, _versions(parts.net))
+            files.write_json(folder / files.DATA, about)
+            files.write_json(folder / files.VERSIONS, _versions(parts.net))
             # last: with its settings the folder is a run that can be resumed
-            write_atomically(folder / SETTINGS, as_yaml(replace(settings, out=None)).encode())
+            write_atomically(folder / files.SETTINGS, as_yaml(replace(settings, out=None)).encode())
         except UnwritableError:
-            clear(folder)
+            files.clear(folder)
             raise
         on_start(folder, settings)
-        return _fit(folder, settings, parts, preprocessing, dataset.test, progress, on_epoch, should_stop)
+        return _fit(folder, settings, parts, progress, on_epoch, should_stop)
 
 
 def resume(
@@ -124,33 +109,30 @@ def resume(
         >>> run = lipscale.resume("runs/digits-mlp-list-1")  # doctest: +SKIP
     """
     folder = Path(folder)
-    settings = stored_settings(folder)
-    if (folder / METRICS).exists() and (folder / MODEL).exists():
+    settings = files.stored_settings(folder)
+    if (folder / files.METRICS).exists() and (folder / files.MODEL).exists():
         return load(folder)
     with locked(folder):
-        remove_partials(folder)
-        classes, stored, digest = stored_data(folder)
-        dataset, preprocessing = read_data(settings, stored=stored, classes=classes, data_dir=data_dir)
+        files.remove_partials(folder)
+        about = files.read_json(folder / files.DATA, files.StoredData)
+        dataset, preprocessing = read_data(
+            settings, stored=about.preprocessing, classes=about.classes, data_dir=data_dir
+        )
         parts = assemble(settings, dataset, preprocessing)
         # an epoch is written to the history after its checkpoint: a killed process may have left its line out
-        lines = [_line(epoch) for epoch in saved_history(folder / CHECKPOINT)]
-        changed = [part for part, found in _digest(dataset).items() if digest and digest.get(part) != found]
-        if changed:
-            raise UnusableError(
-                f"the {' and '.join(changed)} data of {folder} are not what they were when it was started: "
-                f"put the old ones back, or start a new run"
-            )
-        write_atomically(folder / HISTORY, "".join(line + "\n" for line in lines).encode())
+        lines = [f"{_line(epoch)}\n" for epoch in saved_history(folder / files.CHECKPOINT)]
+        if about.digest not in ({}, _digest(dataset)):
+            problem = f"the data of {folder} are not what they were when it was started"
+            raise UnusableError(f"{problem}: put the old ones back, or start a new run")
+        write_atomically(folder / files.HISTORY, "".join(lines).encode())
         on_start(folder, settings)
-        return _fit(folder, settings, parts, preprocessing, dataset.test, progress, on_epoch, should_stop)
+        return _fit(folder, settings, parts, progress, on_epoch, should_stop)
 
 
 def _fit(
     folder: Path,
     settings: Settings,
     parts: Parts,
-    preprocessing: Preprocessing,
-    test: Samples,
     progress: bool,
     on_epoch: Callable[[Epoch], None],
     should_stop: Callable[[], bool],
@@ -158,31 +140,30 @@ def _fit(
     """Train from wherever the folder's checkpoint is, then measure, and write both down."""
 
     def record(epoch: Epoch) -> None:
-        append_durably(folder / HISTORY, _line(epoch))
+        append_durably(folder / files.HISTORY, _line(epoch))
         on_epoch(epoch)
 
     again = f"go on with lipscale.resume('{folder}')"
-    begun_with = fingerprints(folder)
+    begun_with = files.fingerprints(folder)
     try:
         result = fit(
             parts.net,
             parts.train,
             parts.calibration,
-            checkpoint=folder / CHECKPOINT,
+            checkpoint=folder / files.CHECKPOINT,
             progress=progress,
             on_epoch=record,
             should_stop=should_stop,
-            box=box_of(preprocessing),
-            identity=identity_of(settings, begun_with),
+            box=parts.box,
+            identity=f"{settings.model_dump_json(exclude=PLACES)} {begun_with[files.DATA]}",
             **settings.model_dump(include=set(TrainingSettings.model_fields)),
         )
-        if fingerprints(folder) != begun_with:
+        if files.fingerprints(folder) != begun_with:
             raise UnusableError(f"the settings or data.json of {folder} were changed while it was trained: start anew")
-        save_tensors(folder / MODEL, result.net.state_dict(), begun_with)
-        on_device = test.to(device_of(result.net))
+        save_tensors(folder / files.MODEL, result.net.state_dict(), begun_with)
         evaluation = evaluate(
             result.net,
-            on_device,
+            parts.test,
             epsilons=settings.epsilons,
             calibration_size=result.calibration_size,
             tolerance=settings.calibration_tolerance,
@@ -198,7 +179,7 @@ def _fit(
             train_size=result.train_size,
             seconds=result.seconds,
         )
-        write_json(folder / METRICS, asdict(metrics))  # last: its presence says that the run is finished
+        files.write_json(folder / files.METRICS, asdict(metrics))  # last: its presence says that the run is finished
     except StoppedError as stopped:
         raise StoppedError(f"{stopped}; {again}") from None
     except UnwritableError as error:
@@ -206,13 +187,8 @@ def _fit(
     return load(folder)
 
 
-def identity_of(settings: Settings, digests: dict[str, str]) -> str:
-    """What a run's checkpoint belongs to: all settings but where things lie, and data.json."""
-    return f"{settings.model_dump_json(exclude={'out', 'device', 'data', 'data_dir', 'test_data'})} {digests[DATA]}"
-
-
 def _line(epoch: Epoch) -> str:
-    return json.dumps(strict(asdict(epoch)))
+    return json.dumps(files.strict(asdict(epoch)))
 
 
 def _digest(dataset: Dataset) -> dict[str, str]:
