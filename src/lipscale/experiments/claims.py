@@ -49,7 +49,7 @@ class Verdict:
 
 
 Found = dict[str, list[Result]]  # all runs of the rows, by their names; those of two rows are pairs
-Decision = Callable[[Found], tuple[str, str]]  # the verdict, and the figures that it rests on
+Decided = tuple[bool, bool, str]  # whether it fails, whether it holds if not, and the figures that this rests on
 Claim = Callable[[Profile, Results, str], Verdict]
 MAIN, PAIR, ALL = 1, 2, 3  # of a profile's sets
 CLAIMS: dict[Claim, int] = {}  # and how many sets each is about
@@ -57,10 +57,10 @@ CLAIMS: dict[Claim, int] = {}  # and how many sets each is about
 
 def _claim(
     place: str, sets: int, rows: Callable[[Profile, str], list[Row]], *, own_data: bool = False
-) -> Callable[[Decision], Claim]:
+) -> Callable[[Callable[[Found], Decided]], Claim]:
     """Make a claim about these rows of the function that decides it; its docstring is the sentence, then the test."""
 
-    def named(decide: Decision) -> Claim:
+    def named(decide: Callable[[Found], Decided]) -> Claim:
         text, test = (" ".join(part.split()).rstrip(".") for part in (inspect.getdoc(decide) or "").split("\n\n"))
 
         def claim(profile: Profile, results: Results, data: str) -> Verdict:
@@ -69,7 +69,8 @@ def _claim(
             verdict, figures = OPEN, "its runs are not finished"
             if all(len(found[row.name]) == len(row.runs) for row in planned):
                 try:
-                    verdict, figures = decide(found)
+                    fails, holds, figures = decide(found)
+                    verdict = FAILS if fails else HOLDS if holds else OPEN
                 except UserError as problem:
                     figures = str(problem)
             about = describe(planned[0].runs[0]) if own_data else data
@@ -87,7 +88,7 @@ def decide_claims(profile: Profile, results: Results) -> list[Verdict]:
 
 
 @_claim("Fig. 1a, App. C", PAIR, recipes.constants_figure)
-def ece_is_u_shaped(found: Found) -> tuple[str, str]:
+def ece_is_u_shaped(found: Found) -> Decided:
     """ECE over fixed L is U-shaped, ESCE goes from negative to positive.
 
     at the smallest L every seed's 95 % interval of ESCE is below 0, at the largest above 0; the least mean ECE is at an
@@ -101,11 +102,11 @@ def ece_is_u_shaped(found: Found) -> tuple[str, str]:
     lowest = min(errors, key=errors.__getitem__)
     valley = lowest in inner and all(errors[lowest] < r.metrics.intervals.ece[0] for r in found[first] + found[last])
     figures = "; ".join(f"{name}: ECE {errors[name]:.3f}, ESCE {signed[name]:+.3f}" for name in found)
-    return _verdict(below[first] and above[last] and valley, above[first] or below[last]), figures
+    return above[first] or below[last], below[first] and above[last] and valley, figures
 
 
 @_claim("Prop. 1, Sec. 3.2", PAIR, recipes.constants_figure)
-def temperature_crosses_once(found: Found) -> tuple[str, str]:
+def temperature_crosses_once(found: Found) -> Decided:
     """T*(L) crosses 1 once.
 
     of the constants whose T* on the test set differs significantly from 1, in every seed the smaller ones have T* < 1,
@@ -119,11 +120,11 @@ def temperature_crosses_once(found: Found) -> tuple[str, str]:
         changes.append(sum(a != b for a, b in pairwise(sides)))
         once.append(changes[-1] == 1 and sides[-1])
     figures = "; ".join(f"{name}: T* {mean:.3f}" for name, mean in _means(found, "metrics.temperature").items())
-    return _verdict(all(once), not any(once)), f"{figures}; crossings by seed: {', '.join(map(str, changes))}"
+    return not any(once), all(once), f"{figures}; crossings by seed: {', '.join(map(str, changes))}"
 
 
 @_claim("Sec. 4.2, Fig. 2", PAIR, recipes.starts_figure)
-def start_does_not_matter(found: Found) -> tuple[str, str]:
+def start_does_not_matter(found: Found) -> Decided:
     """L* does not depend on L0.
 
     (max - min) / mean of L* over L0, in the mean over seeds, is below 3%; it does not hold where that is also above one
@@ -137,11 +138,11 @@ def start_does_not_matter(found: Found) -> tuple[str, str]:
         f"(single seeds {', '.join(f'{s:.1%}' for s in seeds)}), standard error of log T* {error:.1%}"
     )
     # a spread that the calibration set could not resolve decides nothing
-    return _verdict(spread < LARGEST_SPREAD, spread > error), figures
+    return spread > error and spread >= LARGEST_SPREAD, spread < LARGEST_SPREAD, figures
 
 
-@_claim("Sec. 3.2", PAIR, lambda profile, data: [recipes.retrained(profile, data), _ours(profile, data)])
-def retraining_fails(found: Found) -> tuple[str, str]:
+@_claim("Sec. 3.2", PAIR, recipes.retraining)
+def retraining_fails(found: Found) -> Decided:
     """retraining at L' = 1 / T* of a 1-Lipschitz network does not calibrate.
 
     the ECE of every seed is above its one-sided limit (T* is the test set's, the best that it could be)
@@ -149,11 +150,11 @@ def retraining_fails(found: Found) -> tuple[str, str]:
     again, ours = found.values()
     figures = "; ".join(f"L' {r.constant:.2f}: ECE {r.metrics.ece:.3f} (limit {r.limit:.3f})" for r in again)
     calibrated = [r.calibrated for r in again]
-    return _verdict(not any(calibrated), all(calibrated)), f"{figures}; LiST's L* {_mean(ours, 'constant'):.2f}"
+    return all(calibrated), not any(calibrated), f"{figures}; LiST's L* {_mean(ours, 'constant'):.2f}"
 
 
 @_claim("Sec. 5.2, Fig. 3b", PAIR, recipes.offsets_figure)
-def offset_front_is_calibrated(found: Found) -> tuple[str, str]:
+def offset_front_is_calibrated(found: Found) -> Decided:
     """the xi front stays calibrated while CRA rises.
 
     at every xi most seeds are below the limit of ECE; CRA at 36/255 or at 0.5 is significantly larger at the last xi
@@ -174,12 +175,11 @@ def offset_front_is_calibrated(found: Found) -> tuple[str, str]:
         f"{calibrated[name]} of {len(seeds)}, CRA {fmean(r.certified(CERTIFIED_AT) for r in seeds):.3f}"
         for name, seeds in found.items()
     )
-    fails = lost or falls
-    return _verdict(stays and rises and not fails, fails), f"{figures}; from first to last {_in_points(gains)}"
+    return lost or falls, stays and rises, f"{figures}; from first to last {_in_points(gains)}"
 
 
 @_claim("Sec. 5.2, Tab. 1", MAIN, lambda profile, data: recipes.main_table(profile))
-def list_is_best(found: Found) -> tuple[str, str]:
+def list_is_best(found: Found) -> Decided:
     """LiST's ECE is at or below that of every fixed L and of every baseline.
 
     LiST's mean ECE is the lowest, or significantly less than 0.01 above the best other's; it does not hold where any
@@ -197,13 +197,13 @@ def list_is_best(found: Found) -> tuple[str, str]:
     figures = f"LiST {_spread(ours, 4)}; lowest of {len(rows)} others: "
     figures += ", ".join(f"{name} {_spread(rows[name], 4)}" for name in nearest)
     figures += f"; significantly better: {', '.join(better)}" if better else ""
-    return _verdict(level and not better, bool(better)), figures
+    return bool(better), level, figures
 
 
 def _phase_two(after: str, how: str, sets: int) -> Claim:
     """Phase I against one of the two kinds of Phase II."""
 
-    def decide(found: Found) -> tuple[str, str]:
+    def decide(found: Found) -> Decided:
         first, second = found["I"], found[after]
         gains = {}
         scores = {"accuracy": lambda r: r.answers.right, "CRA": lambda r: r.answers.certified >= CERTIFIED_AT}
@@ -217,8 +217,7 @@ def _phase_two(after: str, how: str, sets: int) -> Claim:
         worse = any(gain < -half for gain, half in gains.values()) and not better
         errors = " -> ".join(f"{_mean(seeds, 'metrics.ece'):.4f}" for seeds in (first, second))
         figures = f"{_in_points(gains)} (± 95 %); ECE {errors}; calibrated {before} -> {kept} of {len(second)}"
-        fails = worse or 2 * kept < before
-        return _verdict(better and before > 0 and not fails, fails), figures
+        return worse or 2 * kept < before, better and before > 0, figures
 
     decide.__doc__ = f"""Phase II ({how} the optimizer) improves accuracy or robustness without losing calibration.
 
@@ -233,7 +232,7 @@ restart_helps = _phase_two("II, restarted", "restarting", MAIN)
 
 
 @_claim("Sec. 5.2, Tab. 2", MAIN, lambda profile, data: recipes.low_data_table(profile))
-def less_data_smaller_constant(found: Found) -> tuple[str, str]:
+def less_data_smaller_constant(found: Found) -> Decided:
     """L* is smaller with less data.
 
     L* at the largest N is significantly above L* at the smallest, and no step in between goes significantly the other
@@ -244,11 +243,11 @@ def less_data_smaller_constant(found: Found) -> tuple[str, str]:
     fall, half = fmean(first) - fmean(last), half_width(first, last)
     against = any(fmean(b) - fmean(a) > half_width(a, b) for a, b in pairwise(constants.values()))
     figures = "; ".join(f"{name}: {_spread(values, 2)}" for name, values in constants.items())
-    return _verdict(fall > half and not against, against or fall < -half), figures
+    return against or fall < -half, fall > half, figures
 
 
 @_claim("App. E", MAIN, lambda profile, data: [recipes.settling(profile)], own_data=True)
-def stop_is_robust(found: Found) -> tuple[str, str]:
+def stop_is_robust(found: Found) -> Decided:
     """the stop is robust to W and its tolerance.
 
     the stop is replayed on one long run of the paper's rule, with W and the tolerance as in the paper, and each halved
@@ -266,16 +265,12 @@ def stop_is_robust(found: Found) -> tuple[str, str]:
     missed = len(STOPS) - len(frozen)
     spread = math.nan if missed else relative_spread(frozen)  # nan decides nothing
     figures = f"{', '.join(fired)}; not fired within {len(constants)} epochs: {missed}; spread {spread:.1%}"
-    return _verdict(spread < LARGEST_SPREAD, spread >= LARGEST_SPREAD), figures
+    return spread >= LARGEST_SPREAD, spread < LARGEST_SPREAD, figures
 
 
-def _ours(profile: Profile, data: str) -> Row:
-    return recipes.lipschitz_scaling(profile, 0.0, data)
-
-
-@_claim("Sec. 3.3", MAIN, lambda profile, data: [_ours(profile, data)])
+@_claim("Sec. 3.3", MAIN, lambda profile, data: [recipes.lipschitz_scaling(profile)])
 @torch.no_grad()
-def radii_are_invariant(found: Found) -> tuple[str, str]:
+def radii_are_invariant(found: Found) -> Decided:
     """certified radii are invariant under temperature scaling.
 
     the network's logits and constant are divided by T = 0.1, 0.5, 2, 10; the radii of 500 test samples change by less
@@ -291,11 +286,7 @@ def radii_are_invariant(found: Found) -> tuple[str, str]:
             set_lipschitz(run.net, constant / temperature)
             after = certify(run.net, inputs).radius()
             worst = max(worst, float((after - before).abs().max() / before.max()))
-    return _verdict(worst < 1e-4, worst >= 1e-4), f"largest change {worst:.1e}"
-
-
-def _verdict(holds: bool, fails: bool) -> str:
-    return HOLDS if holds else FAILS if fails else OPEN
+    return worst >= 1e-4, worst < 1e-4, f"largest change {worst:.1e}"
 
 
 def _mean(seeds: Sequence[Result], quantity: str) -> float:

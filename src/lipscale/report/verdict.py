@@ -17,19 +17,16 @@ def verdict(metrics: Metrics, unit: str, robustness: Mapping[AttackName, Robustn
     temperature = temperature_sentence(metrics.temperature, metrics.temperature_interval, metrics.temperature_p_value)
     calibration = [how_far_off(metrics, metrics.test_size), temperature]
     allowed = as_good_as_its_set(metrics, metrics.calibration_size)
-    sentences = [_accuracy(metrics), *calibration, certificate, *attacks, _training(metrics), allowed, advice]
+    low, high = map(percent, metrics.intervals.accuracy)
+    share = f"{percent(metrics.accuracy)} of {metrics.test_size} test samples correctly"
+    accuracy = f"It classifies {share} (95 % interval {low} to {high})."
+    sentences = [accuracy, *calibration, certificate, *attacks, _training(metrics), allowed, advice]
     return [sentence for sentence in sentences if sentence]
 
 
 def percent(share: float) -> str:
     """0.947 -> 94.7 %."""
     return f"{100 * share:.1f} %"
-
-
-def _accuracy(metrics: Metrics) -> str:
-    low, high = map(percent, metrics.intervals.accuracy)
-    share = percent(metrics.accuracy)
-    return f"It classifies {share} of {metrics.test_size} test samples correctly (95 % interval {low} to {high})."
 
 
 def _certificate(metrics: Metrics, unit: str) -> str:
