@@ -16,7 +16,7 @@ from lipscale.experiments.profiles import Profile
 from lipscale.experiments.recipes import constants_figure, fixed, lipschitz_scaling, starts_figure
 from lipscale.experiments.results import Result, Results
 from lipscale.metrics import ece, ece_floor, esce
-from lipscale.report.figures import finite_temperatures, log_axis, relaxation_end
+from lipscale.report.figures import describe_dynamics, finite_temperatures, log_axis
 from lipscale.report.reliability import reliability_grid
 from lipscale.report.theme import BAD, BAND, FAINT, GOOD, INK, Drawn, colour, style
 from lipscale.report.verdict import percent
@@ -158,7 +158,8 @@ def dynamics(profile: Profile, results: Results, data: str) -> Drawn | None:
             axes.set_xlabel("epoch of Phase I")
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         figure.legend(loc="outside lower center", ncols=len(started))
-    caption = [_describe_start(start, seeds[0]) for start, seeds in started.items()]
+    firsts = [replace(seeds[0], name=f"Seed {seeds[0].settings.seed}") for seeds in started.values()]
+    caption = [describe_dynamics(run) for run in firsts]
     by_seed: dict[int, list[float]] = {}
     for run in (run for seeds in started.values() for run in seeds):
         by_seed.setdefault(run.settings.seed, []).append(run.constant)
@@ -191,15 +192,6 @@ def _frame_temperatures(axes: Axes, inset: Axes, temperatures: Sequence[tuple[in
     inset.yaxis.set_major_locator(MaxNLocator(4))
     for each in (axes, inset):
         each.axhline(1, color=FAINT, linewidth=1, linestyle="--", zorder=1)
-
-
-def _describe_start(start: float, result: Result) -> str:
-    peak, last = relaxation_end(result), len(result.phase_one)
-    return (
-        f"From L0 = {start:g} (seed {result.settings.seed}) L is largest with {result.constants[peak]:.4g} after epoch "
-        f"{peak} and ends at {result.constant:.4g} after epoch {last}, where T* is "
-        f"{result.phase_one[-1].temperature:.4f}."
-    )
 
 
 def fixed_reliability(profile: Profile, results: Results, data: str) -> Drawn | None:
