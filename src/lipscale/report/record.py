@@ -166,13 +166,12 @@ def _inputs(
     """The test inputs, if the data set is here and still has as many."""
     try:
         inputs = read_data(settings, stored=preprocessing, data_dir=data_dir)[0].test.inputs
+        if len(inputs) == count:
+            return inputs
+        missing.append(f"The samples are not shown: the data set has {len(inputs)} test samples now, not {count}.")
     except UserError as error:
         missing.append(f"The samples are not shown, because the data set is not here ({error}).")
-        return None
-    if len(inputs) != count:
-        missing.append(f"The samples are not shown: the data set has {len(inputs)} test samples now, not {count}.")
-        return None
-    return inputs
+    return None
 
 
 def _short_names(folders: Sequence[Path]) -> list[str]:
