@@ -90,8 +90,9 @@ class TestRecipes:
 
     def test_low_data_and_phases_change_only_what_they_say(self):
         full = recipes.lipschitz_scaling(MINI).runs[0].settings
-        assert recipes.low_data(MINI, MINI.sizes[0]).runs[0].settings == full
-        assert recipes.low_data(MINI, 500).runs[0].settings.limit == 500
+        sizes = {row.name: row.runs[0].settings for row in recipes.low_data_table(MINI)}
+        assert sizes[f"N = {MINI.sizes[0]}"] == full
+        assert sizes["N = 500"].limit == 500
         first, second, restarted = (row.runs[0].settings for row in recipes.phases(MINI, MINI.main))
         assert (first.phase1_only, second.phase1_only) == (True, False)
         assert second == full

@@ -8,6 +8,7 @@ import statistics
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +46,13 @@ class TestPool:
         assert len(ours.history) == 2
         assert len(Results(folder, plan)) == 3
         assert Results(folder, plan).of(Row("x", tuple(plan)))[0].constant == 1
+
+    def test_any_executor_will_do(self, tmp_path):
+        unit = tiny(method="fixed", lipschitz=1.0)
+        plan = [unit, replace(tiny(method="fixed"), follows=unit, takes="lipschitz")]
+        with ThreadPoolExecutor(1) as executor:
+            outcome = carry_out(plan, tmp_path, jobs=1, executor=executor)
+        assert [run.digest for run in outcome.made] == [run.digest for run in plan]
 
     def test_what_is_done_is_left_alone(self, made):
         folder, plan, _ = made

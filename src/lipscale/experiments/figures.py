@@ -16,8 +16,7 @@ from lipscale.experiments.profiles import Profile
 from lipscale.experiments.recipes import constants_figure, fixed, lipschitz_scaling, starts_figure
 from lipscale.experiments.results import Result, Results
 from lipscale.metrics import ece, ece_floor, esce
-from lipscale.report.figures import finite_temperatures, log_axis, relaxation_end
-from lipscale.report.record import RunRecord
+from lipscale.report.figures import describe_dynamics, finite_temperatures, log_axis
 from lipscale.report.reliability import reliability_grid
 from lipscale.report.theme import BAD, BAND, FAINT, GOOD, INK, Drawn, colour, style
 from lipscale.report.verdict import percent
@@ -25,6 +24,7 @@ from lipscale.report.verdict import percent
 STEPS = 8  # values of 1/T in every factor of two
 ZOOM = 1.25  # the farthest from 1 that the inset shows
 LATE = 0.5  # the inset shows T* from this share of the epochs on
+Seeds = Sequence[Sequence[float]]  # at each place a value for each seed
 
 
 def draw_figures(profile: Profile, results: Results) -> list[Drawn]:
@@ -32,9 +32,6 @@ def draw_figures(profile: Profile, results: Results) -> list[Drawn]:
     by_set = (scaling, dynamics, pareto, fixed_reliability)
     drawn = [draw(profile, results, data) for data in profile.pair for draw in by_set]
     return [figure for figure in (*drawn, list_reliability(profile, results)) if figure is not None]
-
-
-# --- ECE over L and over 1/T (Fig. 1 and its twin in App. C) ---
 
 
 def scaling(profile: Profile, results: Results, data: str) -> Drawn | None:
@@ -57,25 +54,23 @@ def scaling(profile: Profile, results: Results, data: str) -> Drawn | None:
 
 def _over_constants(axes: Axes, trained: dict[float, list[Result]], found: Sequence[Result]) -> list[str]:
     constants, rows = list(trained), list(trained.values())
-    errors = [[result.metrics.ece for result in seeds] for seeds in rows]
-    signed = [[result.metrics.esce for result in seeds] for seeds in rows]
-    low, high = ([fmean(result.metrics.ece_band[end] for result in seeds) for seeds in rows] for end in (0, 1))
-    _draw_errors(axes, constants, errors, signed, marker="o")
-    _draw_band(axes, constants, low, high)
-    log_axis(axes, "x", [*constants, *(result.constant for result in found)])
+    errors = [[run.metrics.ece for run in seeds] for seeds in rows]
+    signed = [[run.metrics.esce for run in seeds] for seeds in rows]
+    band = {c: [fmean(run.metrics.ece_band[end] for run in seeds) for end in (0, 1)] for c, seeds in trained.items()}
+    means, best = _draw_errors(axes, constants, errors, signed, band, marker="o")
+    log_axis(axes, "x", [*constants, *(run.constant for run in found)])
     axes.set_xticks(constants, [f"{constant:g}" for constant in constants])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set(title="(a) trained at a fixed L", xlabel="L", ylabel="test ECE (and ESCE)")
-    means = list(map(fmean, errors))
-    best = means.index(min(means))
+    low, high = band[constants[best]]
     caption = [
         f"(a) Over fixed L the test ECE is {means[0]:.4f} at L = {constants[0]:g}, {means[best]:.4f} at "
-        f"L = {constants[best]:g}, where it is smallest (a calibrated model would show {low[best]:.4f} to "
-        f"{high[best]:.4f}), and {means[-1]:.4f} at L = {constants[-1]:g}; ESCE goes from "
-        f"{fmean(signed[0]):+.4f} to {fmean(signed[-1]):+.4f}. {_seeds(*rows)}"
+        f"L = {constants[best]:g}, where it is smallest (a calibrated model would show {low:.4f} to {high:.4f}), and "
+        f"{means[-1]:.4f} at L = {constants[-1]:g}; ESCE goes from {fmean(signed[0]):+.4f} to "
+        f"{fmean(signed[-1]):+.4f}. {_seeds(*rows)}"
     ]
     if found:
-        places, values = [result.constant for result in found], [result.metrics.ece for result in found]
+        places, values = [run.constant for run in found], [run.metrics.ece for run in found]
         axes.plot(places, values, "*", markersize=12, color=LIST_COLOUR, zorder=5, label="LiST at its L*")
         text = f"LiST finds L* = {fmean(places):.4g} with a test ECE of {fmean(values):.4f}"
         caption.append(f"{text}. {_seeds(found)}")
@@ -83,22 +78,19 @@ def _over_constants(axes: Axes, trained: dict[float, list[Result]], found: Seque
 
 
 def _over_temperatures(axes: Axes, unit: Sequence[Result]) -> str:
-    scales = [1 / result.metrics.temperature for result in unit if 0 < result.metrics.temperature < math.inf]
+    scales = [1 / run.metrics.temperature for run in unit if 0 < run.metrics.temperature < math.inf]
     grid = scale_grid(min([1.0, *scales]) / 2, max([1.0, *scales]) * 8)
 
-    def at(scale: float, result: Result) -> tuple[Tensor, Tensor, int]:
-        return result.answers.logits.double() * scale, result.answers.labels, result.answers.bins
+    def at(scale: float, run: Result) -> tuple[Tensor, Tensor, int]:
+        return run.answers.logits.double() * scale, run.answers.labels, run.answers.bins
 
-    errors, signed = ([[error(*at(scale, result)) for result in unit] for scale in grid] for error in (ece, esce))
+    errors, signed = ([[error(*at(scale, run)) for run in unit] for scale in grid] for error in (ece, esce))
     # the band is simulated, which takes long, but it is smooth, and hardly differs between seeds
-    few = [*grid[: -1 : STEPS // 2], grid[-1]]
-    floors = [ece_floor(*at(scale, unit[0])) for scale in few]
-    _draw_errors(axes, grid, errors, signed)
-    _draw_band(axes, few, [floor.lower for floor in floors], [floor.upper for floor in floors])
+    floors = {scale: ece_floor(*at(scale, unit[0])) for scale in [*grid[: -1 : STEPS // 2], grid[-1]]}
+    band = {scale: [floor.lower, floor.upper] for scale, floor in floors.items()}
+    means, best = _draw_errors(axes, grid, errors, signed, band)
     log_axis(axes, "x", grid)
     axes.set(title="(b) 1-Lipschitz, scaled by 1/T", xlabel="1/T")
-    means = list(map(fmean, errors))
-    best = means.index(min(means))
     axes.plot(grid[best], means[best], "D", color=BAD, markersize=6, zorder=5, label="smallest ECE over 1/T")
     text = (
         f"(b) The network trained at L = 1 has a test ECE of {means[grid.index(1.0)]:.4f} as it is; with logits times "
@@ -115,27 +107,22 @@ def scale_grid(low: float, high: float) -> list[float]:
     return [2 ** (k / STEPS) for k in range(math.floor(STEPS * math.log2(low)), math.ceil(STEPS * math.log2(high)) + 1)]
 
 
-Seeds = Sequence[Sequence[float]]  # at each place a value for each seed
-
-
-def _draw_errors(axes: Axes, places: Sequence[float], errors: Seeds, signed: Seeds, *, marker: str = "") -> None:
-    """ECE and, fainter, ESCE: at each place the mean and the range over seeds."""
+def _draw_errors(
+    axes: Axes, places: Sequence[float], errors: Seeds, signed: Seeds, band: dict[float, list[float]], marker: str = ""
+) -> tuple[list[float], int]:
+    """ECE and, fainter, ESCE, mean and range of seeds, and the band of a calibrated model; returns ECE's means."""
     for values, name, shade, line in ((signed, "ESCE, signed", FAINT, "--"), (errors, "ECE", GOOD, "-")):
         several = max(map(len, values)) > 1
         label = f"{name}: mean and range of seeds" if several else name
         axes.plot(places, list(map(fmean, values)), line, color=shade, marker=marker, markersize=4, label=label)
         if several:
-            low, high = list(map(min, values)), list(map(max, values))
-            axes.fill_between(places, low, high, color=shade, alpha=0.3, linewidth=0)
-
-
-def _draw_band(axes: Axes, places: Sequence[float], low: Sequence[float], high: Sequence[float]) -> None:
-    """Between which values the ECE of a calibrated model lies; and the zero of ESCE."""
-    axes.fill_between(places, low, high, color=BAND, linewidth=0, zorder=1, label="ECE of a calibrated model, 95 %")
-    axes.axhline(0, color=INK, linewidth=0.8, zorder=1)
-
-
-# --- L and T* over the epochs of Phase I (Fig. 2) ---
+            lowest, highest = list(map(min, values)), list(map(max, values))
+            axes.fill_between(places, lowest, highest, color=shade, alpha=0.3, linewidth=0)
+    low, high = zip(*band.values(), strict=True)
+    axes.fill_between(list(band), low, high, color=BAND, linewidth=0, zorder=1, label="ECE of a calibrated model, 95 %")
+    axes.axhline(0, color=INK, linewidth=0.8, zorder=1)  # of ESCE
+    means = list(map(fmean, errors))
+    return means, means.index(min(means))
 
 
 def dynamics(profile: Profile, results: Results, data: str) -> Drawn | None:
@@ -171,8 +158,16 @@ def dynamics(profile: Profile, results: Results, data: str) -> Drawn | None:
             axes.set_xlabel("epoch of Phase I")
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         figure.legend(loc="outside lower center", ncols=len(started))
-    caption = [_describe_start(start, seeds[0]) for start, seeds in started.items()]
-    caption += _describe_ends([result for seeds in started.values() for result in seeds])
+    firsts = [replace(seeds[0], name=f"Seed {seeds[0].settings.seed}") for seeds in started.values()]
+    caption = [describe_dynamics(run) for run in firsts]
+    by_seed: dict[int, list[float]] = {}
+    for run in (run for seeds in started.values() for run in seeds):
+        by_seed.setdefault(run.settings.seed, []).append(run.constant)
+    caption += [
+        f"With seed {seed} L ends at {', '.join(f'{end:.4g}' for end in ends)}: a relative spread, largest minus "
+        f"smallest over the mean, of {percent(relative_spread(ends))}."
+        for seed, ends in sorted(by_seed.items())
+    ]
     return Drawn(f"dynamics-{profile.sets[data]['data']}", f"L and T* in Phase I on {data}", figure, caption)
 
 
@@ -199,48 +194,23 @@ def _frame_temperatures(axes: Axes, inset: Axes, temperatures: Sequence[tuple[in
         each.axhline(1, color=FAINT, linewidth=1, linestyle="--", zorder=1)
 
 
-def _describe_start(start: float, result: Result) -> str:
-    peak, last = relaxation_end(result), len(result.phase_one)
-    return (
-        f"From L0 = {start:g} (seed {result.settings.seed}) L is largest with {result.constants[peak]:.4g} after epoch "
-        f"{peak} and ends at {result.constant:.4g} after epoch {last}, where T* is "
-        f"{result.phase_one[-1].temperature:.4f}."
-    )
-
-
-def _describe_ends(results: Sequence[Result]) -> list[str]:
-    caption = []
-    for seed in sorted({result.settings.seed for result in results}):
-        ends = [result.constant for result in results if result.settings.seed == seed]
-        caption.append(
-            f"With seed {seed} L ends at {', '.join(f'{end:.4g}' for end in ends)}: a relative spread, largest minus "
-            f"smallest over the mean, of {percent(relative_spread(ends))}."
-        )
-    return caption
-
-
-# --- reliability diagrams (App. C) ---
-
-
 def fixed_reliability(profile: Profile, results: Results, data: str) -> Drawn | None:
-    """The diagrams over fixed L, of the first seed."""
-    rows = [(row.name, results.of(row)) for row in constants_figure(profile, data)]
-    name, title = f"reliability-fixed-{profile.sets[data]['data']}", f"Reliability over fixed L on {data}"
-    return _reliability(name, title, rows, columns=4)
+    """The reliability diagrams over fixed L, of the first seed (App. C)."""
+    rows = {row.name: results.of(row) for row in constants_figure(profile, data)}
+    name = f"reliability-fixed-{profile.sets[data]['data']}"
+    return _reliability(name, f"Reliability over fixed L on {data}", rows, columns=4)
 
 
 def list_reliability(profile: Profile, results: Results) -> Drawn | None:
-    """LiST's diagram on each data set, of the first seed."""
-    rows = [(data, results.of(lipschitz_scaling(profile, 0.0, data))) for data in profile.sets]
+    """LiST's reliability diagram on each data set, of the first seed (App. C)."""
+    rows = {data: results.of(lipschitz_scaling(profile, 0.0, data)) for data in profile.sets}
     return _reliability("reliability-list", "Reliability of LiST on each data set", rows, columns=3)
 
 
-def _reliability(name: str, title: str, rows: Sequence[tuple[str, list[Result]]], *, columns: int) -> Drawn | None:
-    runs: list[RunRecord] = [replace(seeds[0], name=name) for name, seeds in rows if seeds]
-    if not runs:
-        return None
+def _reliability(name: str, title: str, rows: dict[str, list[Result]], *, columns: int) -> Drawn | None:
+    runs = [replace(seeds[0], name=row) for row, seeds in rows.items() if seeds]
     titles = [f"{run.name}, ECE {run.metrics.ece:.3f}" for run in runs]
-    return Drawn(name, title, *reliability_grid(runs, titles, columns=columns))
+    return Drawn(name, title, *reliability_grid(runs, titles, columns=columns)) if runs else None
 
 
 def _seeds(*rows: Sequence[Result]) -> str:

@@ -1,4 +1,4 @@
-"""Many runs at a time, a process each: what is done is skipped, a broken-off run goes on, a damaged one is redone."""
+"""Carry out a plan: an executor places the runs; what is done is skipped, what was broken off goes on by itself."""
 
 import logging
 import math
@@ -7,9 +7,8 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from multiprocessing import get_context, parent_process
 from multiprocessing.synchronize import Event
@@ -28,7 +27,7 @@ from lipscale.runs.lock import locked
 from lipscale.settings import Settings, replace
 
 LOCKS = ".locks"
-STOPPED = "stopped"
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass
@@ -56,11 +55,18 @@ def trained(folder: Path, run: Planned) -> Result | None:
     return read_result(folder, run)
 
 
+def default_jobs(plan: Sequence[Planned]) -> int:
+    """One run a core; one at all where they share a GPU."""
+    on_gpu = torch.cuda.is_available() and any(run.settings.device in ("auto", "cuda") for run in plan)
+    return 1 if on_gpu else CORES
+
+
 def carry_out(
     plan: Sequence[Planned],
     folder: Path,
     *,
     jobs: int,
+    executor: Executor | None = None,
     done: Collection[str] | None = None,
     data_dir: Path | None = None,
     on_end: Callable[[Planned, str], None] = lambda run, how: None,
@@ -68,73 +74,86 @@ def carry_out(
 ) -> Outcome:
     """Make every run of the plan below the folder, `jobs` at a time; a failed run does not keep the others from theirs.
 
-    `on_end` hears of each run as it ends: "" where all is well, else why not. `done` are the digests of runs that are
-    known to be finished; left out, they are looked for.
+    The executor only has to place them; left out, they get processes of this machine. `on_end` hears of each run as it
+    ends: "" where all is well, else why not. `done` are the digests of finished runs; left out, they are looked for.
     """
-    done = {run.digest for run in plan if finished(folder, run)} if done is None else set(done)
+    done = {run.digest for run in plan if finished(folder, run)} if done is None else done
     outcome = Outcome(skipped=[run for run in plan if run.digest in done])
-    broken: set[str] = set()
-    waiting = [run for run in plan if run.digest not in done]
-    (folder / LOCKS).mkdir(parents=True, exist_ok=True)
+    left = {run.digest: run for run in plan if run.digest not in done}
 
-    def end(run: Planned, how: str) -> None:
-        (broken if how else done).add(run.digest)
+    def end(digest: str, how: str) -> None:
+        run = left.pop(digest)
         if how:
             outcome.failed.append((run, how))
         else:
             outcome.made.append(run)
         on_end(run, how)
 
-    while waiting and not outcome.stopped:
-        with _processes(jobs) as (pool, stop):
-            running: dict[Future[str], Planned] = {}
-            while (waiting or running) and not outcome.stopped:
-                if should_stop():
-                    stop.set()  # those that run save and end
-                    outcome.stopped = True
-                for run in [run for run in waiting if run.follows is not None and run.follows.digest in broken]:
-                    waiting.remove(run)
-                    end(run, "the run that it follows has failed")
-                ready = [run for run in waiting if run.follows is None or run.follows.digest in done]
-                try:
+    while left and not outcome.stopped:
+        with _processes(jobs) if executor is None else nullcontext((executor, threading.Event())) as (pool, stop):
+            running: dict[Future[str], str] = {}
+            try:
+                while left and not should_stop():
+                    free = [run for digest, run in left.items() if digest not in running.values()]
+                    ready = [run for run in free if run.follows is None or run.follows.digest not in left]
                     for run in ready[: jobs - len(running)]:
-                        running[pool.submit(_make_in_process, run, folder, data_dir)] = run
-                        waiting.remove(run)
+                        running[pool.submit(_attempt, run, folder, data_dir)] = run.digest
                     for future in wait(running, timeout=0.5, return_when=FIRST_COMPLETED).done:
                         how = future.result()
-                        run = running.pop(future)
-                        if how != STOPPED:
-                            end(run, how)
-                except BrokenProcessPool:  # the system has killed a process
-                    if jobs == 1:
-                        for run in running.values():
-                            end(run, "its process was killed, perhaps for want of memory")
-                    else:  # they go on from their checkpoints, with more room for each
-                        waiting = [*running.values(), *waiting]
-                    jobs = max(1, jobs - 1)
-                    break
+                        end(running.pop(future), how)
+                outcome.stopped = bool(left)
+                stop.set()  # those that run save and end
+            except BrokenExecutor:  # the system has killed a process: they go on, with more room for each
+                for digest in running.values() if jobs == 1 else ():
+                    end(digest, "its process was killed, perhaps for want of memory")
+                jobs = max(1, jobs - 1)
     return outcome
 
 
 @contextmanager
-def _processes(jobs: int) -> Iterator[tuple[ProcessPoolExecutor, Event]]:
+def _processes(jobs: int) -> Iterator[tuple[Executor, Event]]:
     """A pool, and the event that asks its runs to save and end; whatever goes wrong here, no process stays behind."""
     context = get_context("spawn")  # a fork would inherit torch's threads in an unknown state
     stop = context.Event()
-    threads = max(1, _cores() // jobs)
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(stop, threads)) as pool:
-        try:
-            yield pool, stop
-        except BaseException:  # a second Ctrl-C, for one: at once, every epoch is saved already
-            for process in list(pool._processes.values()):
-                process.terminate()
-            raise
+    pool = ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=(stop, max(1, CORES // jobs)))
+    try:
+        yield pool, stop
+        pool.shutdown()
+    except BaseException:  # a second Ctrl-C, for one: at once, every epoch is saved already
+        for process in list(pool._processes.values()):
+            process.terminate()
+        raise
 
 
-def default_jobs(plan: Sequence[Planned]) -> int:
-    """One run a core; one at all where they share a GPU."""
-    on_gpu = torch.cuda.is_available() and any(run.settings.device in ("auto", "cuda") for run in plan)
-    return 1 if on_gpu else _cores()
+_should_stop: Callable[[], bool] = lambda: False  # noqa: E731 (each process has its own)
+
+
+def _begin(stop: Event, threads: int) -> None:
+    """In each process: few threads, no log lines, and an end when the parent asks for it or is gone."""
+    global _should_stop
+    _should_stop = stop.is_set
+    torch.set_num_threads(threads)
+    logging.getLogger("lipscale").setLevel(logging.ERROR)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches all processes; the parent decides
+    parent = parent_process()
+    assert parent is not None
+
+    def end_with_parent() -> None:  # one that is killed can tell nobody; every epoch is saved, so just go, too
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+def _attempt(run: Planned, folder: Path, data_dir: Path | None) -> str:
+    """How it ended: "" is well. Errors become text, which can always be sent to the parent."""
+    try:
+        make(run, folder, data_dir=data_dir, should_stop=_should_stop)
+    except (UserError, DivergedError, UnsoundError) as error:
+        return str(error)
+    except Exception as error:  # whatever it is, the other runs are not to blame
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def make(run: Planned, folder: Path, *, data_dir: Path | None = None, should_stop: Callable[[], bool]) -> None:
@@ -144,6 +163,11 @@ def make(run: Planned, folder: Path, *, data_dir: Path | None = None, should_sto
     lock = folder / LOCKS / run.name  # beside the run's folder, which may have to make way
     lock.parent.mkdir(parents=True, exist_ok=True)
     lock.touch()
+
+    def stop_if_asked(*progress: object) -> None:
+        if should_stop():  # what is finished of the attack is kept
+            raise StoppedError("stopped")
+
     with locked(lock):
         if trained(folder, run) is None and (place / SETTINGS).exists():
             # what is there is not trusted, but measured again, from the checkpoint if that is good
@@ -158,19 +182,10 @@ def make(run: Planned, folder: Path, *, data_dir: Path | None = None, should_sto
             settings = replace(_taken_over(run, folder), out=place, data_dir=data_dir)
             runs.train(settings, progress=False, should_stop=should_stop)
         if run.attack is not None:
-
-            def stop_if_asked(what: str, done: int, total: int) -> None:
-                if should_stop():  # what is finished of the attack is kept
-                    raise StoppedError(STOPPED)
-
             runs.attack_run(
-                runs.load(place, device=run.settings.device),
-                Attack(run.attack.name),
-                samples=run.attack.samples,
-                epsilons=(run.attack.epsilon,),
-                data_dir=data_dir,
-                on_progress=stop_if_asked,
-            )
+                runs.load(place, device=run.settings.device), Attack(run.attack.name), samples=run.attack.samples,
+                epsilons=(run.attack.epsilon,), data_dir=data_dir, on_progress=stop_if_asked,
+            )  # fmt: skip
 
 
 def _taken_over(run: Planned, folder: Path) -> Settings:
@@ -179,51 +194,10 @@ def _taken_over(run: Planned, folder: Path) -> Settings:
         return run.settings
     source = read_result(folder, run.follows)
     if source is None:
-        raise UserError(f"{describe(run)} follows {describe(run.follows)}, which is not finished")
+        raise UserError("the run that it follows has failed")
     if run.takes == "epochs":
         return replace(run.settings, epochs=len(source.history))
     temperature = source.metrics.temperature
     if not 0 < temperature < math.inf:
         raise UserError(f"T* of {describe(run.follows)} is {temperature}: there is no 1 / T* to take over")
     return replace(run.settings, lipschitz=1 / temperature, epochs=source.settings.epochs)
-
-
-# of each process
-_should_stop: Callable[[], bool] = lambda: False  # noqa: E731
-_working = threading.Lock()
-
-
-def _begin(stop: Event, threads: int) -> None:
-    """In each process: few threads, no log lines, and a stop when the parent asks for it or is gone."""
-    global _should_stop
-    parent = parent_process()
-    assert parent is not None
-    torch.set_num_threads(threads)
-    logging.getLogger("lipscale").setLevel(logging.ERROR)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches all processes; the parent decides
-    _should_stop = lambda: stop.is_set() or not parent.is_alive()  # noqa: E731
-
-    def end_with_parent() -> None:  # one that is killed can tell nobody: once it is gone, save and go, too
-        parent.join()
-        with _working:
-            os._exit(1)
-
-    threading.Thread(target=end_with_parent, daemon=True).start()
-
-
-def _make_in_process(run: Planned, folder: Path, data_dir: Path | None) -> str:
-    """How it ended: "" is well. Errors become text, which can always be sent to the parent."""
-    try:
-        with _working:
-            make(run, folder, data_dir=data_dir, should_stop=_should_stop)
-    except StoppedError:
-        return STOPPED
-    except (UserError, DivergedError, UnsoundError) as error:
-        return str(error)
-    except Exception as error:  # whatever it is, the other runs are not to blame
-        return f"{type(error).__name__}: {error}"
-    return ""
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,12 +1,10 @@
-"""The paper's runs: a function for each row of its tables and each figure, on the profile's data and budgets.
+"""The paper's runs: a function for each row or block of its tables and figures, on the profile's data and budgets.
 
-Every recipe returns rows, and a row is the same run under several seeds. Its settings are data:
-`replace(RECIPES["list-cifar10"](), offset=3.0)`.
+A row is the same run under several seeds. Its settings are data: `replace(RECIPES["list-cifar10"](), offset=3.0)`.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from lipscale.experiments.plan import AttackBudget, Planned, Row
@@ -29,20 +27,17 @@ PHASES: dict[str, dict[str, Any]] = {
 }
 
 
-# --- the rows of the main table (Tab. 1) ---
-
-
 def baseline(profile: Profile, method: str) -> Row:
     """An unconstrained method on the main set."""
     settings = {"method": method, "epochs": profile.epochs[method]}
-    return _row(profile, profile.main, BASELINES[method], settings, group=UNCONSTRAINED)
+    return _row(profile, profile.main, BASELINES[method], settings, UNCONSTRAINED)
 
 
 def fixed(profile: Profile, constant: float, data: str | None = None) -> Row:
     """A fixed L, trained on all data for as long as LiST took."""
     data = data or profile.main
     settings = {"method": "fixed", "lipschitz": constant, "epochs": profile.epochs["fixed"]}
-    row = _row(profile, data, f"L = {constant:g}", settings, group=LIPSCHITZ)
+    row = _row(profile, data, f"L = {constant:g}", settings, LIPSCHITZ)
     if not profile.fixed_as_long_as_list:
         return row
     first = lipschitz_scaling(profile, 0.0, data).runs[0]
@@ -52,44 +47,30 @@ def fixed(profile: Profile, constant: float, data: str | None = None) -> Row:
 def lipschitz_scaling(profile: Profile, offset: float = 0.0, data: str | None = None) -> Row:
     """LiST, both phases, with an offset xi in the loss."""
     settings = {**profile.search, "offset": offset}
-    return _row(profile, data or profile.main, f"LiST (xi = {offset:g})", settings, group=LIPSCHITZ)
+    return _row(profile, data or profile.main, f"LiST (xi = {offset:g})", settings, LIPSCHITZ)
 
 
 def main_table(profile: Profile) -> list[Row]:
     """Tab. 1: every method on the main set."""
-    return [
-        *(baseline(profile, method) for method in BASELINES),
-        *(fixed(profile, constant) for constant in profile.constants),
-        *(lipschitz_scaling(profile, offset) for offset in (0.0, 3.0)),
-    ]
+    baselines = [baseline(profile, method) for method in BASELINES]
+    ours = [lipschitz_scaling(profile, offset) for offset in (0.0, 3.0)]
+    return [*baselines, *constants_figure(profile, profile.main), *ours]
 
 
-# --- the rows of the ablation table (Tab. 2) ---
-
-
-def low_data(profile: Profile, samples: int) -> Row:
-    """LiST on N samples of the main set."""
-    limit = {} if samples == profile.sizes[0] else {"limit": samples}
-    return _row(profile, profile.main, f"N = {samples}", {**profile.search, **limit})
+def low_data_table(profile: Profile) -> list[Row]:
+    """Tab. 2, top: LiST on N samples of the main set; the first N is all of them."""
+    limits = {f"N = {size}": {"limit": size} if size != profile.sizes[0] else {} for size in profile.sizes}
+    return [_row(profile, profile.main, name, {**profile.search, **limit}) for name, limit in limits.items()]
 
 
 def phases(profile: Profile, data: str) -> list[Row]:
     """LiST at the end of Phase I, after Phase II, and after a Phase II that restarts the optimizer."""
-    rows = _compared(profile, data, PHASES)
-    return [Row(row.name, tuple(replace(run, attack=profile.attack) for run in row.runs), data) for row in rows]
-
-
-def low_data_table(profile: Profile) -> list[Row]:
-    """Tab. 2, top: the low-data regimes."""
-    return [low_data(profile, samples) for samples in profile.sizes]
+    return _compared(profile, data, PHASES, data, profile.attack)
 
 
 def phase_table(profile: Profile) -> list[Row]:
     """Tab. 2, bottom: the phases on the three data sets."""
     return [row for data in profile.sets for row in phases(profile, data)]
-
-
-# --- the rows of the figures ---
 
 
 def constants_figure(profile: Profile, data: str) -> list[Row]:
@@ -109,20 +90,16 @@ def starts_figure(profile: Profile, data: str) -> list[Row]:
 
 def figure_rows(profile: Profile) -> list[Row]:
     """Every row that a figure shows."""
+    by_set = (constants_figure, offsets_figure, starts_figure)
     rows = [lipschitz_scaling(profile, 0.0, data) for data in profile.sets]
-    for data in profile.pair:
-        rows += [*constants_figure(profile, data), *offsets_figure(profile, data), *starts_figure(profile, data)]
-    return rows
+    return rows + [row for data in profile.pair for figure in by_set for row in figure(profile, data)]
 
 
-# --- what only the claims need ---
-
-
-def retrained(profile: Profile, data: str) -> Row:
-    """The heuristic that fails (Sec. 3.2): take T* of a 1-Lipschitz network, retrain at L' = 1 / T*."""
+def retraining(profile: Profile, data: str) -> list[Row]:
+    """The heuristic that fails (Sec. 3.2), T* of a 1-Lipschitz network and retraining at L' = 1 / T*; and LiST."""
     unit = fixed(profile, 1.0, data)
-    runs = tuple(Planned(run.settings, None, follows=run, takes="lipschitz") for run in unit.runs)
-    return Row("L' = 1 / T*", runs, LIPSCHITZ)
+    runs = tuple(Planned(run.settings, follows=run, takes="lipschitz") for run in unit.runs)
+    return [Row("L' = 1 / T*", runs), lipschitz_scaling(profile, 0.0, data)]
 
 
 def settling(profile: Profile) -> Row:
@@ -135,46 +112,34 @@ def settling(profile: Profile) -> Row:
 def all_rows(profile: Profile) -> list[Row]:
     """Every row that any table, figure or claim is made of."""
     tables = [*main_table(profile), *low_data_table(profile), *phase_table(profile)]
-    claims = [settling(profile), *(retrained(profile, data) for data in profile.pair)]
-    return [*tables, *figure_rows(profile), *claims]
+    again = [row for data in profile.pair for row in retraining(profile, data)]
+    return [*tables, *figure_rows(profile), settling(profile), *again]
 
 
-# --- how rows are built ---
-
-
-def _row(profile: Profile, data: str, name: str, settings: dict[str, Any], *, group: str = "") -> Row:
+def _row(profile: Profile, data: str, name: str, settings: dict[str, Any], group: str = "") -> Row:
     """A run for each seed; attacks cost more than training, and only the main set's tables show them."""
     attack = profile.attack if data == profile.main else None
-    return Row(name, _runs(profile, data, settings, profile.seeds[data], attack), group)
-
-
-def _compared(profile: Profile, data: str, changes: dict[str, dict[str, Any]]) -> list[Row]:
-    """LiST compared with itself, where differences are small: under more seeds, and not attacked."""
-    seeds = profile.more_seeds[data]
-    return [
-        Row(name, _runs(profile, data, {**profile.search, **change}, seeds, None)) for name, change in changes.items()
-    ]
-
-
-def _runs(
-    profile: Profile, data: str, settings: dict[str, Any], seeds: tuple[int, ...], attack: AttackBudget | None
-) -> tuple[Planned, ...]:
     values = {**profile.shared, **profile.sets[data], **settings}
-    return tuple(Planned(Settings.model_validate({**values, "seed": seed}), attack) for seed in seeds)
+    seeds = profile.seeds[data]
+    return Row(name, tuple(Planned(Settings.model_validate({**values, "seed": seed}), attack) for seed in seeds), group)
 
 
-# --- single settings by name, for the command line and for notebooks ---
+def _compared(
+    profile: Profile, data: str, changes: dict[str, dict[str, Any]], group: str = "", attack: AttackBudget | None = None
+) -> list[Row]:
+    """LiST compared with itself, where differences are small: under more seeds, and mostly not attacked."""
+    more = replace(profile, seeds=profile.more_seeds)
+    rows = [_row(more, data, name, {**profile.search, **change}, group) for name, change in changes.items()]
+    return [replace(row, runs=tuple(replace(run, attack=attack) for run in row.runs)) for row in rows]
 
 
-def _settings(recipe: Callable[..., Row], *arguments: Any) -> Settings:
-    return recipe(PAPER, *arguments).runs[0].settings
+def _of_the_paper(recipe: Callable[..., Row], *arguments: Any) -> Callable[[], Settings]:
+    return lambda: recipe(PAPER, *arguments).runs[0].settings
 
 
+# single settings by name, for the command line and for notebooks
 RECIPES: dict[str, Callable[[], Settings]] = {
-    "list-cifar10": partial(_settings, lipschitz_scaling, 0.0, "CIFAR-10"),
-    "list-cifar100": partial(_settings, lipschitz_scaling, 0.0, "CIFAR-100"),
-    "list-tiny-imagenet": partial(_settings, lipschitz_scaling, 0.0, "Tiny-ImageNet"),
-    "fixed-cifar10": partial(_settings, fixed, 32, "CIFAR-10"),
-    "fixed-cifar100": partial(_settings, fixed, 32, "CIFAR-100"),
-    **{f"{method}-cifar10": partial(_settings, baseline, method) for method in BASELINES},
+    **{f"list-{PAPER.sets[data]['data']}": _of_the_paper(lipschitz_scaling, 0.0, data) for data in PAPER.sets},
+    **{f"fixed-{PAPER.sets[data]['data']}": _of_the_paper(fixed, 32, data) for data in PAPER.pair},
+    **{f"{method}-cifar10": _of_the_paper(baseline, method) for method in BASELINES},
 }

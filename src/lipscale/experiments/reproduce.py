@@ -8,23 +8,11 @@ from lipscale._files import write_atomically
 from lipscale.attacks import require_autoattack
 from lipscale.data import READERS, find_folder
 from lipscale.errors import UserError
-from lipscale.experiments import published, recipes
+from lipscale.experiments import published, recipes, tables
 from lipscale.experiments.claims import Verdict, decide_claims
 from lipscale.experiments.plan import Planned, Row, shared
 from lipscale.experiments.profiles import Profile
 from lipscale.experiments.results import Results
-from lipscale.experiments.tables import (
-    CALIBRATED,
-    CONSTANT,
-    Table,
-    as_markdown,
-    csv_text,
-    make_table,
-    markdown,
-    measured,
-    ranked,
-    write_table,
-)  # fmt: skip
 from lipscale.runs.assembly import read_data
 
 ROWS: dict[str, Callable[[Profile], list[Row]]] = {
@@ -71,26 +59,25 @@ def require_data(plan: Sequence[Planned], data_dir: Path | None) -> None:
         raise UserError(f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not here. Get {how}")
     attacked = {run.settings.data: run.settings for run in plan if run.attack and run.attack.name == "autoattack"}
     for data, settings in attacked.items():
-        shape = PICTURE if data in READERS else read_data(settings, data_dir=data_dir)[1].input_shape
-        require_autoattack(shape)
+        require_autoattack(PICTURE if data in READERS else read_data(settings, data_dir=data_dir)[1].input_shape)
 
 
-def main_table(profile: Profile, results: Results) -> Table:
-    """Tab. 1."""
-    columns = (*measured(profile.attack), *CALIBRATED, CONSTANT)
-    rows = [(row.group, row.name, results.of(row)) for row in recipes.main_table(profile)]
-    return ranked(make_table(f"Methods on {profile.main}", "Method", columns, rows))
+def paper_tables(profile: Profile, results: Results) -> dict[str, Callable[[], tables.Table]]:
+    """Tab. 1, and Tab. 2 in its two parts, by the names of their files."""
+    scores, verdicts, constant = tables.measured(profile.attack), tables.CALIBRATED, tables.CONSTANT
 
+    def table(title: str, corner: str, columns: Sequence[tables.Column], rows: Sequence[Row]) -> tables.Table:
+        return tables.make_table(title, corner, columns, [(row.group, row.name, results.of(row)) for row in rows])
 
-def ablation_tables(profile: Profile, results: Results) -> tuple[Table, Table]:
-    """Tab. 2, top and bottom."""
-    columns = (CONSTANT, *measured(profile.attack), *CALIBRATED)
-    low, phases = (
-        [(row.group, row.name, results.of(row)) for row in rows(profile)]
-        for rows in (recipes.low_data_table, recipes.phase_table)
-    )
-    by_phase = make_table("LiST after Phase I and after Phase II", "Set, phase", columns, phases)
-    return make_table(f"LiST on less of {profile.main}", "Setting", columns, low), ranked(by_phase, within_blocks=True)
+    main = f"Methods on {profile.main}", "Method", (*scores, *verdicts, constant), recipes.main_table(profile)
+    columns = (constant, *scores, *verdicts)
+    low = f"LiST on less of {profile.main}", "Setting", columns, recipes.low_data_table(profile)
+    phases = "LiST after Phase I and after Phase II", "Set, phase", columns, recipes.phase_table(profile)
+    return {
+        "table1": lambda: tables.ranked(table(*main)),
+        "table2-low-data": lambda: table(*low),
+        "table2-phases": lambda: tables.ranked(table(*phases), within_blocks=True),
+    }
 
 
 def beside_the_paper(profile: Profile, results: Results) -> str:
@@ -101,45 +88,35 @@ def beside_the_paper(profile: Profile, results: Results) -> str:
     rows = (row for data in profile.sets for row in recipes.phases(profile, data)[:2])
     phases = zip(rows, published.PHASES.items(), strict=True)
     named += [(f"{row.group} {row.name} (paper: {' '.join(key)})", row, theirs) for row, (key, theirs) in phases]
-    columns = (*measured(profile.attack), CONSTANT)
-    body = []
+    columns = (*tables.measured(profile.attack), tables.CONSTANT)
+    body = [["row", "accuracy", "ECE", "ESCE", "AA 0.5", "CRA 36/255", "L"]]
     for name, row, theirs in named:
         ours = [column.cell(results.of(row)) for column in columns]
         pairs = zip(ours, theirs or (None,) * len(columns), strict=True)
         shown = (("n/a" if a is None else f"{a.mean:.2f}", "n/a" if b is None else f"{b:g}") for a, b in pairs)
         body.append([name, *(f"{a} ({b})" for a, b in shown)])
-    return markdown(["row", "accuracy", "ECE", "ESCE", "AA 0.5", "CRA 36/255", "L"], body)
+    return tables.markdown(body)
 
 
 def claims_as_markdown(verdicts: Sequence[Verdict]) -> str:
     """The claims as a table to read."""
     rows = ((v.claim, v.place, v.data, f"**{v.verdict}**", v.test, v.figures) for v in verdicts)
     head = ["claim", "paper", "data", "verdict", "test", "figures"]
-    return markdown(head, ([cell.replace("|", "/") for cell in row] for row in rows))
+    return tables.markdown([head, *([cell.replace("|", "/") for cell in row] for row in rows)])
 
 
-def write(items: Sequence[str], profile: Profile, results: Results, out: Path) -> list[Path]:
+def write(items: Sequence[str], profile: Profile, results: Results, out: Path) -> None:
     """Write what the items are made of, and RESULTS.md, which shows it all."""
     page = [f"# Results of the profile `{profile.name}`\n", f"{len(results)} finished runs. {EXPLAINED}\n"]
-    written: list[Path] = []
-
-    def put(name: str, text: str) -> None:
-        write_atomically(out / name, text.encode())
-        written.append(out / name)
-
-    def put_table(name: str, table: Table) -> None:
-        written.extend(write_table(table, out / name))
-        page.append(f"## {table.title}\n\n{as_markdown(table)}")
-
     out.mkdir(parents=True, exist_ok=True)
-    if "table1" in items:
-        put_table("table1", main_table(profile, results))
-    if "table2" in items:
-        for name, table in zip(("low-data", "phases"), ablation_tables(profile, results), strict=True):
-            put_table(f"table2-{name}", table)
+    for name, make in paper_tables(profile, results).items():
+        if name.split("-")[0] in items:
+            table = make()
+            tables.write_table(table, out / name)
+            page.append(f"## {table.title}\n\n{tables.as_markdown(table)}")
     if "table1" in items and "table2" in items:
         beside = beside_the_paper(profile, results)
-        put("beside-the-paper.md", beside)
+        write_atomically(out / "beside-the-paper.md", beside.encode())
         page.append(f"## Beside the paper\n\nOurs, and in brackets the paper's, in per cent (but for L).\n\n{beside}")
     if "figures" in items:
         from lipscale.experiments.figures import draw_figures  # matplotlib takes a second: only who draws imports it
@@ -147,12 +124,12 @@ def write(items: Sequence[str], profile: Profile, results: Results, out: Path) -
 
         page.append("## Figures\n")
         for drawn in draw_figures(profile, results):
-            written += save_figure(drawn, out / "figures")
+            save_figure(drawn, out / "figures")
             page.append(f"![{drawn.title}](figures/{drawn.name}.png)\n\n" + "\n".join(drawn.caption) + "\n")
     if "claims" in items:
         verdicts = decide_claims(profile, results)
-        put("claims.md", claims_as_markdown(verdicts))
-        put("claims.csv", csv_text([field.name for field in fields(Verdict)], map(astuple, verdicts)))
+        rows = tables.csv_text([[field.name for field in fields(Verdict)], *map(astuple, verdicts)])
+        write_atomically(out / "claims.csv", rows.encode())
+        write_atomically(out / "claims.md", claims_as_markdown(verdicts).encode())
         page.append(f"## Claims\n\n{claims_as_markdown(verdicts)}")
-    put("RESULTS.md", "\n".join(page))
-    return written
+    write_atomically(out / "RESULTS.md", "\n".join(page).encode())

@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from lipscale.report.record import RunRecord
 from lipscale.report.reliability import reliability_grid, with_answers
 from lipscale.report.theme import BAD, FAINT, GOOD, INK, Drawn, colour, style
-from lipscale.report.verdict import ATTACK_NAMES, percent
+from lipscale.report.verdict import ATTACK_NAMES, percent, proven_and_attacked
 
 PART_COLOURS = {"relaxation": BAD, "contraction": GOOD, "Phase II": colour(2), "fixed L": GOOD}
 ATTACK_COLOURS = {"pgd": BAD, "autoattack": colour(3)}
@@ -22,9 +22,6 @@ def draw_all(runs: Sequence[RunRecord]) -> list[Drawn]:
     """Every figure that these runs have the records for."""
     drawn = [dynamics(runs), reliability_diagrams(runs), certified_accuracies(runs), confidence_histogram(runs)]
     return [figure for figure in drawn if figure is not None]
-
-
-# --- L and T* over the epochs ---
 
 
 def dynamics(runs: Sequence[RunRecord]) -> Drawn | None:
@@ -53,7 +50,7 @@ def dynamics(runs: Sequence[RunRecord]) -> Drawn | None:
         log_axis(below, "y", [1.0, *(t for run in runs for _, t in finite_temperatures(run))])
         below.xaxis.set_major_locator(MaxNLocator(integer=True))
         above.legend()
-    return Drawn("dynamics", "L and T* during training", figure, [_describe_dynamics(run) for run in runs])
+    return Drawn("dynamics", "L and T* during training", figure, [describe_dynamics(run) for run in runs])
 
 
 def finite_temperatures(run: RunRecord) -> list[tuple[int, float]]:
@@ -77,7 +74,8 @@ def _spans(run: RunRecord) -> list[tuple[str, int, int]]:
     return [(name, start, stop) for name, start, stop in spans if stop > start]
 
 
-def _describe_dynamics(run: RunRecord) -> str:
+def describe_dynamics(run: RunRecord) -> str:
+    """How L and T* went, in words."""
     constants, first, peak = run.constants, run.phase_one, relaxation_end(run)
     if run.settings.method != "list":
         return f"{run.name}: L stays fixed at {constants[-1]:.4g} for {len(run.history)} epochs."
@@ -87,14 +85,10 @@ def _describe_dynamics(run: RunRecord) -> str:
     if (temperature := first[-1].temperature) is not None:
         text += f", where T* is {temperature:.4f}"
     text += "."
-    unbounded = sum(epoch.temperature in (0, math.inf) for epoch in first)
-    if unbounded:
+    if unbounded := sum(epoch.temperature in (0, math.inf) for epoch in first):
         text += f" In {unbounded} epochs T* was 0 or infinite, and is not drawn."
     second = len(run.history) - len(first)
     return f"{text} Phase II has {second} epochs with L frozen." if second else text
-
-
-# --- calibration, certificates, confidences ---
 
 
 def reliability_diagrams(runs: Sequence[RunRecord]) -> Drawn | None:
@@ -127,7 +121,9 @@ def certified_accuracies(runs: Sequence[RunRecord]) -> Drawn | None:
         axes.set_xlim(left=0)
         named = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))  # each kind of attack once
         axes.legend(named.values(), named.keys())
-    return Drawn("certified", "Certified accuracy and attacks", figure, [_describe_attacks(run) for run, _ in known])
+    said = {run.name: proven_and_attacked(run.metrics, run.unit, run.robustness) for run, _ in known}
+    caption = [f"{name}: {' '.join(sentences)}" for name, sentences in said.items()]
+    return Drawn("certified", "Certified accuracy and attacks", figure, caption)
 
 
 def _draw_attacks(axes: Axes, run: RunRecord, shade: str | None) -> None:
@@ -144,18 +140,6 @@ def _draw_attacks(axes: Axes, run: RunRecord, shade: str | None) -> None:
         if run.metrics.is_certified:
             proven = [row.certified_accuracy for row in rows]
             axes.plot(epsilons, proven, MARKERS[kind], mfc="none", label="certified on that subset", **look)
-
-
-def _describe_attacks(run: RunRecord) -> str:
-    certified = run.metrics.is_certified
-    shares = ", ".join(f"{percent(v)} at {e}" for e, v in run.metrics.certified_accuracy.items())
-    text = f"certified accuracy is {shares}." if certified else "an unconstrained network has no certificate."
-    for kind, result in run.robustness.items():
-        for eps, row in result.at.items():
-            left = f"{percent(row.robust_accuracy)} of {row.samples} samples correct"
-            proven = f", and {percent(row.certified_accuracy)} of the same samples are certified" if certified else ""
-            text += f" At {eps} {ATTACK_NAMES[kind]} left {left}{proven}."
-    return f"{run.name}: {text}"
 
 
 def confidence_histogram(runs: Sequence[RunRecord]) -> Drawn | None:

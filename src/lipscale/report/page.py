@@ -80,48 +80,39 @@ def render(runs: Sequence[RunRecord], drawn: "Sequence[Drawn]") -> str:
     template, css, js = ((files("lipscale.report") / f"page.{kind}").read_text() for kind in ("html", "css", "js"))
     several = len(runs) > 1
     wide = {figure.name: several and figure.name == "reliability" for figure in drawn}
-    return (
-        Environment(autoescape=True)
-        .from_string(template)
-        .render(
-            title="lipscale: " + ", ".join(run.name for run in runs),
-            version=version("lipscale"),
-            written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            css=Markup(css),
-            js=Markup(js),
-            runs=runs,
-            verdict=verdict,
-            settings=shown_settings,
-            tiles={} if several else {n: c for n, c in cells(runs[0].metrics).items() if n.startswith(TILES)},
-            numbers=side_by_side(runs),
-            attacks=ATTACK_NAMES,
-            figures=sorted(drawn, key=lambda figure: wide[figure.name]),  # wide ones last
-            wide=wide,
-            svg={figure.name: Markup(as_svg(figure.figure, salt=figure.name)) for figure in drawn},
-            missing=[f"{run.name}: {sentence}" if several else sentence for run in runs for sentence in run.missing],
-            explorer=_explorer(runs),
-        )
-    )
+    return Environment(autoescape=True).from_string(template).render(
+        title="lipscale: " + ", ".join(run.name for run in runs),
+        version=version("lipscale"),
+        written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        css=Markup(css), js=Markup(js), runs=runs, verdict=verdict, settings=shown_settings, attacks=ATTACK_NAMES,
+        tiles={} if several else {n: c for n, c in cells(runs[0].metrics).items() if n.startswith(TILES)},
+        numbers=side_by_side(runs),
+        wide=wide,
+        figures=sorted(drawn, key=lambda figure: wide[figure.name]),  # wide ones last
+        svg={figure.name: Markup(as_svg(figure.figure, salt=figure.name)) for figure in drawn},
+        missing=[f"{run.name}: {sentence}" if several else sentence for run in runs for sentence in run.missing],
+        explorer=_explorer(runs),
+    )  # fmt: skip
 
 
 def _explorer(runs: Sequence[RunRecord]) -> dict[str, Any] | None:
     """What the page's script reads: the curves behind the sliders; `largest` is None where nothing is certified."""
-    shown, largest = [], 0.0
+
+    def curve(x: Sequence[float], y: Sequence[float]) -> dict[str, list[float]]:
+        return {name: [float(f"{value:.5g}") for value in values] for name, values in (("x", x), ("y", y))}
+
+    shown: list[dict[str, Any]] = []
+    largest = 0.0
     for run in runs:
         if run.answers is None:
             continue
-        certified = None
-        if run.metrics.is_certified:
-            epsilons, shares = run.answers.certified_curve()
-            certified, largest = _curve(epsilons, shares), max(largest, *epsilons)
+        certified = run.answers.certified_curve() if run.metrics.is_certified else None
+        largest = max(largest, certified[0][-1] if certified else 0.0)
         threshold, coverage, accuracy = run.answers.selective_curves()
-        curves = {"certified": certified, "coverage": _curve(threshold, coverage)}
-        shown.append({"name": run.name, "index": run.index, **curves, "accuracy": _curve(threshold, accuracy)})
+        curves = {"coverage": curve(threshold, coverage), "accuracy": curve(threshold, accuracy)}
+        proven = {"certified": curve(*certified) if certified else None}
+        shown.append({"name": run.name, "index": run.index, **proven, **curves})
     return {"runs": shown, "largest": _round_up(largest) if largest else None} if shown else None
-
-
-def _curve(x: Sequence[float], y: Sequence[float]) -> dict[str, list[float]]:
-    return {name: [float(f"{value:.5g}") for value in values] for name, values in (("x", x), ("y", y))}
 
 
 def _round_up(value: float) -> float:

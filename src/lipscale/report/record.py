@@ -24,7 +24,7 @@ from lipscale.runs.folder import HISTORY, PREDICTIONS, ROBUSTNESS, stored_attack
 from lipscale.settings import Settings
 from lipscale.training import Epoch
 
-CURVE_POINTS = 400
+CURVE_POINTS = 400  # no more than a reader can tell apart
 
 
 @dataclass(frozen=True)
@@ -60,22 +60,22 @@ class Answers:
         steps, shares = certified_accuracy_curve(self.certified.clamp(max=1e6))
         if len(steps) == 0:
             return [0.0, 1.0], [0.0, 0.0]
-        keep = _spread(len(steps))
-        return [0.0, *steps[keep].tolist(), float(steps[-1])], [float(shares[0]), *shares[keep].tolist(), 0.0]
+        kept, values = _thinned(steps, shares)
+        return [0.0, *kept, kept[-1]], [values[0], *values, 0.0]
 
-    def selective_curves(self) -> tuple[list[float], list[float], list[float]]:
+    def selective_curves(self) -> list[list[float]]:
         """Thresholds on the confidence, the share of samples at or above each, and the accuracy among those."""
         confidence, order = self.confidence.sort()
-        n = len(confidence)
-        left = torch.arange(n, 0, -1, dtype=torch.float64)  # samples at or above the i-th smallest confidence
+        left = torch.arange(len(order), 0, -1, dtype=torch.float64)  # samples at or above the i-th smallest confidence
         accuracy = self.right[order].double().flip(0).cumsum(0).flip(0) / left
-        keep = _spread(n)
-        return confidence[keep].tolist(), (left / n)[keep].tolist(), accuracy[keep].tolist()
+        return _thinned(confidence, left / len(order), accuracy)
 
 
-def _spread(count: int) -> Tensor:
-    """Indices from first to last, no more of them than a reader can tell apart."""
-    return torch.linspace(0, count - 1, min(CURVE_POINTS, count)).round().long()
+def _thinned(*curves: Tensor) -> list[list[float]]:
+    """Some of the points, from the first to the last."""
+    count = len(curves[0])
+    keep = torch.linspace(0, count - 1, min(CURVE_POINTS, count)).round().long()
+    return [curve[keep].tolist() for curve in curves]
 
 
 @dataclass(frozen=True)
@@ -122,24 +122,20 @@ def read_record(
     history = _history(folder / HISTORY, metrics.is_certified, missing)
     if history and settings.method == "list" and history[-1].phase == 1:
         missing.append("There was no Phase II: the network was trained without the calibration samples.")
-    robustness = stored_attacks(folder)
+    evaluate, robustness = f"lipscale evaluate {folder}", stored_attacks(folder)
     if not robustness and (folder / ROBUSTNESS).exists():
-        again = f"lipscale evaluate {folder} makes them again"
-        missing.append(f"{ROBUSTNESS} is damaged, so attacks are not shown: {again}.")
+        missing.append(f"{ROBUSTNESS} is damaged, so attacks are not shown: {evaluate} makes them again.")
     elif not robustness:
-        missing.append(f"No attack has been made yet: lipscale evaluate {folder}")
+        missing.append(f"No attack has been made yet: {evaluate}")
     answers = _answers(folder / PREDICTIONS, len(classes))
-    hardest: tuple[Sample, ...] = ()
-    easiest: tuple[Sample, ...] = ()
+    samples: tuple[tuple[Sample, ...], tuple[Sample, ...]] = (), ()
     if answers is None:
-        missing.append(f"The test predictions are missing or damaged: lipscale evaluate {folder} writes them.")
+        missing.append(f"The test predictions are missing or damaged: {evaluate} writes them.")
     elif with_samples:
         inputs = _inputs(settings, preprocessing, len(answers.labels), data_dir, missing)
-        hardest, easiest = worth_seeing(answers.logits, answers.labels, answers.radii, inputs, classes)
-    return RunRecord(
-        name, index, folder, settings, metrics, preprocessing.unit, history, robustness, answers, hardest, easiest,
-        tuple(missing),
-    )  # fmt: skip
+        samples = worth_seeing(answers.logits, answers.labels, answers.radii, inputs, classes)
+    found = (history, robustness, answers, *samples, tuple(missing))
+    return RunRecord(name, index, folder, settings, metrics, preprocessing.unit, *found)
 
 
 def _history(path: Path, has_constant: bool, missing: list[str]) -> list[Epoch]:
@@ -171,13 +167,12 @@ def _inputs(
     """The test inputs, if the data set is here and still has as many."""
     try:
         inputs = read_data(settings, stored=preprocessing, data_dir=data_dir)[0].test.inputs
+        if len(inputs) == count:
+            return inputs
+        missing.append(f"The samples are not shown: the data set has {len(inputs)} test samples now, not {count}.")
     except UserError as error:
         missing.append(f"The samples are not shown, because the data set is not here ({error}).")
-        return None
-    if len(inputs) != count:
-        missing.append(f"The samples are not shown: the data set has {len(inputs)} test samples now, not {count}.")
-        return None
-    return inputs
+    return None
 
 
 def _short_names(folders: Sequence[Path]) -> list[str]:

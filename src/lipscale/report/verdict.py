@@ -11,13 +11,15 @@ ATTACK_NAMES: dict[AttackName, str] = {"pgd": "PGD", "autoattack": "AutoAttack"}
 
 def verdict(metrics: Metrics, unit: str, robustness: Mapping[AttackName, Robustness] | None = None) -> list[str]:
     """What a reader should take away, most important first."""
-    attacks = [_attack(result, metrics.is_certified) for result in (robustness or {}).values()]
     advice = f"Beware: {metrics.advice}." if metrics.advice else ""
-    certificate = _certificate(metrics, unit)
+    proven = proven_and_attacked(metrics, unit, robustness or {})
     temperature = temperature_sentence(metrics.temperature, metrics.temperature_interval, metrics.temperature_p_value)
     calibration = [how_far_off(metrics, metrics.test_size), temperature]
     allowed = as_good_as_its_set(metrics, metrics.calibration_size)
-    sentences = [_accuracy(metrics), *calibration, certificate, *attacks, _training(metrics), allowed, advice]
+    low, high = map(percent, metrics.intervals.accuracy)
+    share = f"{percent(metrics.accuracy)} of {metrics.test_size} test samples correctly"
+    accuracy = f"It classifies {share} (95 % interval {low} to {high})."
+    sentences = [accuracy, *calibration, *proven, _training(metrics), allowed, advice]
     return [sentence for sentence in sentences if sentence]
 
 
@@ -26,28 +28,22 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def _accuracy(metrics: Metrics) -> str:
-    low, high = map(percent, metrics.intervals.accuracy)
-    share = percent(metrics.accuracy)
-    return f"It classifies {share} of {metrics.test_size} test samples correctly (95 % interval {low} to {high})."
-
-
-def _certificate(metrics: Metrics, unit: str) -> str:
-    if not metrics.is_certified:
-        return "It is unconstrained and carries no certificate: nothing is proven about any change of an input."
+def proven_and_attacked(metrics: Metrics, unit: str, robustness: Mapping[AttackName, Robustness]) -> list[str]:
+    """What is proven to stay correct, and what each attack has left."""
     shares = [f"{percent(share)} for changes up to {eps}" for eps, share in metrics.certified_accuracy.items()]
     said = f"Correct and proven to stay so, as a share of all test samples: {', '.join(shares)} (l2 distance, {unit})."
-    return said if shares else ""
-
-
-def _attack(result: Robustness, certified: bool) -> str:
-    shares = [
-        f"{percent(row.robust_accuracy)} of {row.samples} samples at {eps} (95 % interval "
-        f"{percent(row.interval[0])} to {percent(row.interval[1])}"
-        + (f"; proven: {percent(row.certified_accuracy)})" if certified else ")")
-        for eps, row in result.at.items()
-    ]
-    return f"{ATTACK_NAMES[result.attack]} left correct {', '.join(shares)}."
+    if not metrics.is_certified:
+        said = "It is unconstrained and carries no certificate: nothing is proven about any change of an input."
+    sentences = [said] if shares or not metrics.is_certified else []
+    for result in robustness.values():
+        left = [
+            f"{percent(row.robust_accuracy)} of {row.samples} samples at {eps} (95 % interval "
+            f"{percent(row.interval[0])} to {percent(row.interval[1])}"
+            + (f"; proven: {percent(row.certified_accuracy)})" if metrics.is_certified else ")")
+            for eps, row in result.at.items()
+        ]
+        sentences.append(f"{ATTACK_NAMES[result.attack]} left correct {', '.join(left)}.")
+    return sentences
 
 
 def _training(metrics: Metrics) -> str:
