@@ -137,9 +137,6 @@ class TrainingSettings(StageSettings):
     )
     calibration_fraction: Share = setting(0.1, "Share of the training data that steers L in Phase I.")
     epochs: int = setting(40, "The budget: the whole run is planned for this many epochs.", ge=1)
-    minutes: Positive | None = setting(
-        None, "The budget as time: the speed of this machine decides on `epochs` and on patchnet's `width`."
-    )
     phase2_epochs: int | None = setting(
         None, "Epochs of Phase II, on top of `epochs`; left out, it is their last tenth (none below 10).", ge=0
     )
@@ -226,6 +223,9 @@ class TrainingSettings(StageSettings):
 class RunSettings(StageSettings):
     """What is measured at the end, where, and where it is written."""
 
+    minutes: Positive | None = setting(
+        None, "The budget as time: the speed of this machine decides on `epochs` and on patchnet's `width`."
+    )
     epsilons: tuple[NotNegative, ...] = setting(
         (36 / 255, 0.25, 0.5), "Radii at which certified accuracy is reported.", min_length=1
     )

@@ -79,13 +79,13 @@ def _state_of_files(settings: Settings) -> str:
 def describe(run: Planned) -> str:
     """A run in a few words, such as `cifar10 list xi=3 seed=1`."""
     settings = run.settings
-    constant = settings.method == "fixed" or (settings.method == "list" and settings.lipschitz not in (None, 1))
+    constant = settings.lipschitz if settings.lipschitz != 1 or settings.method == "fixed" else None
     parts = {
         settings.data.rsplit("/", 1)[-1]: True,
         settings.method: True,
         f"n={settings.limit}": settings.limit is not None,
         "retrained": run.takes == "lipschitz",
-        f"L={settings.lipschitz:g}": constant and run.takes != "lipschitz",
+        f"L={constant or 1:g}": constant is not None and run.takes != "lipschitz",
         f"xi={settings.offset:g}": settings.offset,
         "phase1": settings.phase1_only,
         "restarted": settings.phase2_start == "restart",

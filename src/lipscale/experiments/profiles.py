@@ -47,9 +47,13 @@ PAPER = Profile(
         "Tiny-ImageNet": {"data": "tiny-imagenet"},
     },
     # Sec. 5.1 and App. E; the learning rate and the batch size are ours, the paper names none
-    shared={"model": "resnet18", "width": 64, "optimizer": "schedulefree", "batch_size": 128, "centering_batches": 50},
+    shared={
+        **{"model": "resnet18", "width": 64, "optimizer": "schedulefree", "batch_size": 128, "centering_batches": 50},
+        **{"precision": "float32", "crop": 4},
+    },
     search={
         "feedback": "paper",
+        "lipschitz": 1.0,
         "epochs": 5000,  # a limit only: the stop fires before
         "window": 30,
         "tolerance": 0.001,

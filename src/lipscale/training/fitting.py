@@ -83,7 +83,6 @@ def fit(
         False
     """
     settings |= {"epochs": epochs, "offset": offset}
-    keep_freed_memory()
     training = new_training(net, train, calibration, settings, box=box, identity=identity)
     path = None if checkpoint is None else Path(checkpoint)
     if path is not None and path.exists():
@@ -137,6 +136,7 @@ def new_training(
     identity: str = "",
 ) -> Training:
     """A training at its very beginning, where the network is."""
+    keep_freed_memory()
     chosen = TrainingSettings.checked(settings)
     if chosen.method != "list" and calibration is not None:
         raise UserError(f"method {chosen.method} has no feedback and so no use for a calibration set: join it to train")
