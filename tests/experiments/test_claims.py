@@ -13,7 +13,7 @@ from experiment_makers import fake
 from lipscale.experiments import claims
 from lipscale.experiments.claims import FAILS, HOLDS, OPEN
 from lipscale.experiments.intervals import crossed_half_width, half_width
-from lipscale.experiments.profiles import MINI
+from lipscale.experiments.profiles import SMOKE
 
 
 class TestClaims:
@@ -28,8 +28,8 @@ class TestClaims:
         def of(self, row):
             return [result for k in range(len(row.runs)) if (result := self.make(row, k)) is not None]
 
-    def decide(self, claim, make, data=MINI.main):
-        verdict = claim(MINI, self.Given(make), data)
+    def decide(self, claim, make, data=SMOKE.main):
+        verdict = claim(SMOKE, self.Given(make), data)
         assert verdict.claim
         assert verdict.test
         assert re.search(r"\d", verdict.figures)
@@ -166,7 +166,7 @@ class TestClaims:
         low, high = stats.ttest_1samp(values, 0).confidence_interval(0.95)
         assert half_width(values) == pytest.approx((high - low) / 2)
         missing = self.Given(lambda row, k: fake(constant=1.0) if k else None)
-        verdicts = {v.verdict for v in claims.decide_claims(MINI, missing)}
+        verdicts = {v.verdict for v in claims.decide_claims(SMOKE, missing)}
         assert verdicts == {OPEN}
 
     def test_the_interval_over_seeds_and_samples_covers_the_truth(self):
@@ -183,6 +183,6 @@ class TestClaims:
         assert crossed_half_width(normal(1, 200)) == math.inf
 
     def test_what_is_not_there_is_not_decided(self):
-        verdicts = claims.decide_claims(MINI, self.Given(lambda row, k: None))
+        verdicts = claims.decide_claims(SMOKE, self.Given(lambda row, k: None))
         assert {v.verdict for v in verdicts} == {OPEN}
         assert len({v.claim for v in verdicts}) >= 11

@@ -14,7 +14,7 @@ from lipscale.certificates.robustness import Attack
 from lipscale.experiments import figures
 from lipscale.experiments.fronts import front
 from lipscale.experiments.plan import AttackBudget, shared
-from lipscale.experiments.profiles import CERTIFIED_AT, MINI
+from lipscale.experiments.profiles import CERTIFIED_AT, SMOKE
 from lipscale.experiments.recipes import constants_figure, fixed, lipschitz_scaling, offsets_figure, starts_figure
 from lipscale.experiments.results import Results
 from lipscale.metrics import ece, ece_limit, esce
@@ -25,10 +25,10 @@ from lipscale.settings import replace
 
 DATA = "digits"
 TINY = dataclasses.replace(
-    MINI,
+    SMOKE,
     sets={DATA: {"data": "digits", "limit": 400, "model": "mlp", "width": 16}},
-    search={"epochs": 4, "phase2_epochs": 1},
-    epochs={**MINI.epochs, "fixed": 4},
+    search={"epochs": 4, "phase2_epochs": 1, "lipschitz": 1.0},
+    epochs={**SMOKE.epochs, "fixed": 4},
     seeds={DATA: (0,)},
     more_seeds={DATA: (0,)},
     constants=(1, 8),

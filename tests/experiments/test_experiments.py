@@ -14,7 +14,7 @@ from lipscale.cli import commands as cli
 from lipscale.errors import UserError
 from lipscale.experiments import profiles, published, recipes
 from lipscale.experiments.plan import AttackBudget, describe, shared
-from lipscale.experiments.profiles import MINI, PAPER
+from lipscale.experiments.profiles import PAPER, SMOKE
 from lipscale.experiments.reproduce import ITEMS, items_of, plan_of, require_data
 from lipscale.experiments.sweep import read_grid, rows_of
 from lipscale.experiments.tables import Column, as_csv, as_latex, as_markdown, make_table, ranked
@@ -36,7 +36,7 @@ class TestPlan:
         assert tiny(data=str(path), label="y", limit=None).digest != before
 
     def test_different_runs_have_different_names_in_words(self):
-        words = [describe(run) for run in plan_of(["claims"], MINI)]
+        words = [describe(run) for run in plan_of(["claims"], SMOKE)]
         assert len(set(words)) == len(words)
 
     def test_what_a_run_takes_over_decides_its_result_too(self):
@@ -54,7 +54,7 @@ class TestPlan:
         assert plan[2].attack == budget
 
     def test_names_are_fit_for_folders(self):
-        for profile in (MINI, PAPER):
+        for profile in (SMOKE, PAPER):
             for run in plan_of(["claims"], profile):
                 assert re.fullmatch(r"[\w.=-]+", run.name), run.name
         assert re.fullmatch(r"[\w.=-]+", tiny(data="../my data/a $b;.csv", limit=None).name)
@@ -79,8 +79,8 @@ class TestRecipes:
         row = recipes.fixed(PAPER, 32, "CIFAR-10")
         source = recipes.lipschitz_scaling(PAPER, 0.0, "CIFAR-10").runs[0]
         assert all(run.takes == "epochs" and run.follows.digest == source.digest for run in row.runs)
-        fixed = recipes.fixed(MINI, 4).runs[0].settings
-        assert fixed.epochs == recipes.lipschitz_scaling(MINI).runs[0].settings.epochs
+        fixed = recipes.fixed(SMOKE, 4).runs[0].settings
+        assert fixed.epochs == recipes.lipschitz_scaling(SMOKE).runs[0].settings.epochs
 
     def test_the_tables_have_the_papers_rows(self):
         ours = {row.name for row in recipes.main_table(PAPER)}
@@ -89,17 +89,17 @@ class TestRecipes:
         assert {(row.group, row.name) for row in recipes.phase_table(PAPER)} >= set(published.PHASES)
 
     def test_low_data_and_phases_change_only_what_they_say(self):
-        full = recipes.lipschitz_scaling(MINI).runs[0].settings
-        sizes = {row.name: row.runs[0].settings for row in recipes.low_data_table(MINI)}
-        assert sizes[f"N = {MINI.sizes[0]}"] == full
+        full = recipes.lipschitz_scaling(SMOKE).runs[0].settings
+        sizes = {row.name: row.runs[0].settings for row in recipes.low_data_table(SMOKE)}
+        assert sizes[f"N = {SMOKE.sizes[0]}"] == full
         assert sizes["N = 500"].limit == 500
-        first, second, restarted = (row.runs[0].settings for row in recipes.phases(MINI, MINI.main))
+        first, second, restarted = (row.runs[0].settings for row in recipes.phases(SMOKE, SMOKE.main))
         assert (first.phase1_only, second.phase1_only) == (True, False)
         assert second == full
         assert restarted.phase2_start == "restart"
 
     def test_a_profile_that_does_not_exist(self):
-        with pytest.raises(UserError, match="expected mini or paper, got 'midi'"):
+        with pytest.raises(UserError, match="expected mini or smoke or paper, got 'midi'"):
             profiles.profile_of("midi")
 
     def test_items(self):
@@ -109,7 +109,7 @@ class TestRecipes:
 
     def test_missing_data_are_named_with_the_way_to_get_them(self, tmp_path):
         with pytest.raises(UserError, match="cifar10 and fashion-mnist are not here.*lipscale data get cifar10"):
-            require_data(plan_of(["claims"], MINI), tmp_path)
+            require_data(plan_of(["claims"], SMOKE), tmp_path)
 
 
 class TestTables:
@@ -227,11 +227,11 @@ class TestCommands:
         """A profile of minutes instead of hours: everything real, and tiny."""
         sets = {name: {**TINY, "limit": limit} for name, limit in (("a", 300), ("b", 200), ("c", 150))}
         profile = replace(
-            MINI,
+            SMOKE,
             name="mini",
             sets=sets,
             search={"epochs": 3, "phase2_epochs": 1},
-            epochs=dict.fromkeys(MINI.epochs, 1),
+            epochs=dict.fromkeys(SMOKE.epochs, 1),
             seeds=dict.fromkeys(sets, (0,)),
             more_seeds=dict.fromkeys(sets, (0,)),
             sizes=(300, 250, 200, 150, 100),
@@ -273,7 +273,7 @@ class TestCommands:
         monkeypatch.chdir(tmp_path)
         for arguments, match in (
             (["reproduce", "table9"], "unknown item 'table9'"),
-            (["reproduce", "table1", "--profile", "big"], "expected mini or paper"),
+            (["reproduce", "table1", "--profile", "big"], "expected mini or smoke or paper"),
             (["reproduce", "table1", "--data-dir", str(tmp_path)], "cifar10 is not here"),
         ):
             with pytest.raises(UserError, match=match):

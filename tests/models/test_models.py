@@ -66,8 +66,8 @@ def test_patchnet_merges_patches_to_a_grid_of_two_and_takes_images_that_are_not_
         shapes[name] = tuple(x.shape[1:])
     assert shapes["stem"] == (8, 16, 32)
     assert shapes["merge1"] == (16, 8, 16)
-    assert shapes["merge3"] == (64, 2, 4)
-    assert shapes["dense"] == (64,)
+    assert shapes["merge3"] == (32, 2, 4)
+    assert shapes["dense"] == (32,)
     assert shapes["head"] == (7,)
     assert scaled_depth(net) == 9  # stem, three merges with a block each, dense, head
     assert models.patchnet(image_size=96).stem[0].size == 6  # a grid of 16 x 16 whatever the image

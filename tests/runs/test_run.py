@@ -68,7 +68,7 @@ def test_the_folder_holds_all_of_it(finished):
 @pytest.mark.parametrize(
     ("side", "changes", "expected"),
     [
-        (24, {}, ("convnet", "crop+flip")),
+        (24, {}, ("patchnet", "crop+flip")),
         (24, {"model": "mlp"}, ("mlp", "flip")),  # to which a shifted image is another input
         (8, {}, ("mlp", "flip")),
         (24, {"model": "mlp", "augmentation": "crop"}, ("mlp", "crop")),  # what is asked for is done

@@ -8,7 +8,7 @@ from torch import nn
 from lipscale import layers
 from lipscale.bounds.norms import Geometry, norm_of
 from lipscale.bounds.torch_rules import linear_bound, one
-from lipscale.bounds.walk import RULES, Walk, on_images
+from lipscale.bounds.walk import RULES, Rule, Walk, on_images
 
 
 def sequence_bound(net: nn.Sequential, bound: Walk) -> float:
@@ -37,18 +37,17 @@ def ortho_conv_bound(layer: layers.OrthoConv2d, bound: Walk) -> float:
     return norm_of(layer.weight, where if layer.padding_mode == "zeros" else replace(where, size=None))
 
 
-RULES.update(
-    {
-        nn.Sequential: sequence_bound,
-        layers.ConvexResidual: residual_bound,
-        layers.Sum: lambda block, bound: bound(block.branch) + bound(block.skip),
-        layers.Concatenate: lambda block, bound: math.hypot(*(bound(branch) for branch in block)),
-        layers.MirrorAverage: on_images(lambda block, bound: bound(block.net)),
-        layers.OrthoConv2d: on_images(ortho_conv_bound),
-        layers.OrthoLinear: linear_bound,
-        layers.Standardise: lambda layer, bound: 1 / float(layer.std.double().abs().min()),
-        layers.Scale: lambda layer, bound: abs(float(layer.factor)),
-        **dict.fromkeys((layers.BatchCentering, layers.GroupSort2, layers.HalfAbs, layers.Shift), one),
-        **dict.fromkeys((layers.L2NormPool2d, layers.PadToMultiple, layers.Patches), on_images(one)),
-    }
-)
+OURS: dict[type[nn.Module], Rule] = {
+    nn.Sequential: sequence_bound,
+    layers.ConvexResidual: residual_bound,
+    layers.Sum: lambda block, bound: bound(block.branch) + bound(block.skip),
+    layers.Concatenate: lambda block, bound: math.hypot(*(bound(branch) for branch in block)),
+    layers.MirrorAverage: on_images(lambda block, bound: bound(block.net)),
+    layers.OrthoConv2d: on_images(ortho_conv_bound),
+    layers.OrthoLinear: linear_bound,
+    layers.Standardise: lambda layer, bound: 1 / float(layer.std.double().abs().min()),
+    layers.Scale: lambda layer, bound: abs(float(layer.factor)),
+    **dict.fromkeys((layers.BatchCentering, layers.GroupSort2, layers.HalfAbs, layers.Shift), one),
+    **dict.fromkeys((layers.L2NormPool2d, layers.PadToMultiple, layers.Patches), on_images(one)),
+}
+RULES.update(OURS)

@@ -1,4 +1,4 @@
-"""Two scales of the same experiments: the paper's, for a GPU, and one that two CPU cores finish."""
+"""Three scales of the same experiments: the paper's, for a GPU; complete sets on two CPU cores; and a quick look."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -75,12 +75,37 @@ PAPER = Profile(
 MINI = Profile(
     name="mini",
     sets={
+        "CIFAR-10": {"data": "cifar10"},
+        "CIFAR-100": {"data": "cifar100"},
+        "Tiny-ImageNet": {"data": "tiny-imagenet", "width": 32},  # twice as many images
+    },
+    shared={"model": "patchnet", "width": 48},
+    search={"epochs": 16, "lipschitz": 6.0},
+    # all within 300 CPU-seconds; a step of PGD-AT and CAAT costs eleven others
+    epochs={
+        **{"standard": 20, "label-smoothing": 20, "focal": 20, "focal-schedule": 20},
+        **{"pgd-at": 3, "caat": 3, "fixed": 16},
+    },
+    fixed_as_long_as_list=False,
+    seeds={"CIFAR-10": (0, 1, 2), "CIFAR-100": (0,), "Tiny-ImageNet": (0,)},
+    more_seeds={"CIFAR-10": (0, 1, 2), "CIFAR-100": (0,), "Tiny-ImageNet": (0,)},
+    sizes=(50_000, 25_000, 10_000, 5_000, 1_000),
+    attack=AttackBudget("autoattack", samples=200),
+    settling={
+        **{"data": "fashion-mnist", "limit": 2000, "model": "mlp", "width": 64},
+        **{"optimizer": "schedulefree", "epochs": 2000, "tolerance": 0.0001},
+    },
+)
+
+SMOKE = Profile(
+    name="smoke",
+    sets={
         "CIFAR-10 (5,000)": {"data": "cifar10", "limit": 5000, "model": "mlp", "width": 64, "augmentation": "none"},
         "Fashion-MNIST (5,000)": {"data": "fashion-mnist", "limit": 5000, "model": "mlp", "width": 64},
         "digits": {"data": "digits", "model": "mlp", "width": 64},
     },
     shared={"device": "cpu"},
-    search={"epochs": 40},
+    search={"epochs": 40, "lipschitz": 1.0},
     # as in the paper, standard training and label smoothing get less than the others; here LiST needs no more
     epochs={
         **{"standard": 20, "label-smoothing": 20, "focal": 40, "focal-schedule": 40},
@@ -98,7 +123,7 @@ MINI = Profile(
     },
 )
 
-PROFILES = {profile.name: profile for profile in (MINI, PAPER)}
+PROFILES = {profile.name: profile for profile in (MINI, SMOKE, PAPER)}
 
 
 def profile_of(name: str) -> Profile:

@@ -1,6 +1,6 @@
 """The networks: each is a torch.nn.Sequential of parts, constrained or as its unconstrained twin."""
 
-from lipscale.models.build import DEFAULT_WIDTH, build, suitable_model
+from lipscale.models.build import DEFAULT_DEPTH, DEFAULT_WIDTH, build, suitable_model
 from lipscale.models.convnet import convnet
 from lipscale.models.mlp import mlp
 from lipscale.models.parts import LIPSCHITZ, UNCONSTRAINED, Parts, parts_of, reference_parts
@@ -8,6 +8,7 @@ from lipscale.models.patchnet import patchnet
 from lipscale.models.resnet import resnet18
 
 __all__ = [
+    "DEFAULT_DEPTH",
     "DEFAULT_WIDTH",
     "LIPSCHITZ",
     "UNCONSTRAINED",

@@ -27,9 +27,9 @@ def patchnet(
 ) -> nn.Sequential:
     """Patches -> 3x3 convolution, then three times: merge 2 x 2 patches -> 1x1 convolution; two dense layers.
 
-    Patches are cut so that the stem sees a grid of about 16 x 16, and every merge doubles the channels: `width` at 16 x
-    16, 8 times that at 2 x 2. `depth` residual 3x3 blocks follow each size but the first; they cost most of the time,
-    and pay from an hour on. Nothing is normalised: biases suffice. Sizes that do not fit are padded with zeros, which
+    Patches are cut so that the stem sees a grid of about 16 x 16, with `width` channels; the first two merges double
+    them. `depth` residual 3x3 blocks may follow each merge: they cost more time than all else, and at an equal time did
+    not pay (docs/CIFAR.md). Nothing is normalised: biases suffice. Sizes that do not fit are padded with zeros, which
     changes no distance.
     """
     if width % 2:
@@ -45,9 +45,10 @@ def patchnet(
         "stem": nn.Sequential(Patches(patch), parts.conv(patch**2 * in_channels, width, 3), parts.fold()),
     }
     channels = width
-    for i in range(MERGES):  # (B, c, H, W) -> (B, 2 c, H / 2, W / 2)
-        merge = nn.Sequential(Patches(2), parts.conv(4 * channels, 2 * channels, 1), parts.fold())
-        channels *= 2
+    for i in range(MERGES):  # (B, c, H, W) -> (B, outputs, H / 2, W / 2)
+        outputs = min(2 * channels, 4 * width)
+        merge = nn.Sequential(Patches(2), parts.conv(4 * channels, outputs, 1), parts.fold())
+        channels = outputs
         blocks = [parts.residual(nn.Sequential(parts.conv(channels, channels, 3), parts.fold())) for _ in range(depth)]
         layers[f"merge{i + 1}"] = nn.Sequential(*merge, *blocks)
     pixels = prod(-(-side // multiple) for side in sides)

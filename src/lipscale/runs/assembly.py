@@ -97,6 +97,7 @@ def resolve(settings: Settings, dataset: Dataset, preprocessing: Preprocessing) 
         model=model,
         augmentation=augmentation,
         batch_size=settings.batch_size or suitable_batch_size(count - held_out, model),
+        depth=models.DEFAULT_DEPTH.get(model) if settings.depth is None else settings.depth,
         width=settings.width or (models.DEFAULT_WIDTH[model] if settings.minutes is None else None),
         data=settings.data if named else str(Path(settings.data).expanduser().resolve()),
         **{name: path.expanduser().resolve() for name, path in paths.items()},
