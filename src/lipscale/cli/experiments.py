@@ -26,7 +26,8 @@ Out = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where runs and
 def reproduce(
     items: Annotated[list[str], typer.Argument(metavar="ITEM...", help="table1, table2, figures, claims or all.")],
     profile: Annotated[
-        str, typer.Option(metavar="mini|paper", help="How large: a laptop's scale, or the paper's.")
+        str,
+        typer.Option(metavar="mini|smoke|paper", help="Complete sets, a quick look, or the paper's scale."),
     ] = "mini",
     out: Out = None,
     jobs: Jobs = None,
@@ -37,6 +38,7 @@ def reproduce(
 
     The profile `mini` trains patchnet on the complete CIFAR-10, CIFAR-100 and Tiny-ImageNet, at most 300 CPU-seconds a
     run; `smoke` trains MLPs on digits and on 5,000 images, for a quick look; `paper` is the paper's scale, for a GPU.
+    Runs are shared between items, made in parallel and kept: the same command goes on where it was stopped.
 
         lipscale reproduce all --dry-run
 
