@@ -224,6 +224,11 @@ class TestTheSplit:
         assert not set(train.indices) & set(calibration.indices)
         assert calibration.indices != split_data(Subset(DATA, range(100)), 0.2, seed=1)[1].indices
 
+    def test_two_tensors_are_a_data_set(self):
+        inputs, labels = DATA.tensors
+        one, other = quick(network("mlp"), (inputs, labels)), quick(network("mlp"), TensorDataset(inputs, labels))
+        assert timeless(one.history) == timeless(other.history)
+
     def test_the_fraction_is_a_setting(self):
         assert quick(network(), DATA, calibration_fraction=0.25).calibration_size == 30
 
@@ -480,6 +485,11 @@ class TestBadInput:
             with pytest.raises(UserError) as refused:
                 quick(network(), train, HELD_OUT, batch_size=16)
             assert said in str(refused.value)
+
+    def test_bytes_are_named_with_the_way_out(self):
+        pixels = TensorDataset(torch.randint(0, 256, (60, 4)).to(torch.uint8), torch.arange(60) % 2)
+        with pytest.raises(UserError, match="floating point numbers, got torch.uint8: divide bytes by 255"):
+            quick(network("mlp"), pixels)
 
     def test_a_calibration_set_of_no_pairs(self):
         with pytest.raises(UserError, match="got a dict of 1"):

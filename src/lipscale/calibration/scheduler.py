@@ -109,6 +109,7 @@ class LipschitzScheduler:
         """
         if self.frozen:
             raise UserError(f"L is frozen at {self.constant:.4g}: a scheduler takes no step after freeze()")
+        logits, labels = torch.as_tensor(logits), torch.as_tensor(labels)  # arrays of numpy's are welcome
         if labels.is_floating_point():
             raise UserError(f"expected labels (N,) of whole numbers, got {labels.dtype}")
         measure = measure_temperature(logits, labels)

@@ -6,6 +6,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from lipscale.errors import UserError
+
 
 class AtScale(nn.Module):
     """A module whose bias or mean lives in unit scale and is multiplied by `scale` when it is used.
@@ -48,6 +50,8 @@ class ScaledLayer(AtScale):
 
     def __init__(self, source: UnitWeight, outputs: int, *, bias: bool) -> None:
         super().__init__()
+        if outputs < 1:
+            raise UserError(f"expected a layer with at least one output, got {outputs}")
         self.source = source
         self.register_buffer("sigma", torch.ones(()))
         self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None

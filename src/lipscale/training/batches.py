@@ -16,6 +16,7 @@ from torch.utils.data import (
     RandomSampler,
     SequentialSampler,
     Subset,
+    TensorDataset,
 )
 
 from lipscale._random import random_stream
@@ -175,6 +176,12 @@ def batches_of(data: Any, *, batch_size: int, seed: int) -> Batches:
     return LoaderBatches((loader,), seed=seed)
 
 
+def as_dataset(data: Any) -> Any:
+    """A pair of tensors (inputs, labels) as a data set, and anything else as it is."""
+    is_pair = isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(part, Tensor) for part in data)
+    return TensorDataset(*data) if is_pair else data
+
+
 def split_data(data: Any, fraction: float, *, seed: int) -> tuple[Any, Any]:
     """D_train and D_cal of whatever a user has; stratified where the labels are known without reading every sample."""
     _require_samples(data)
@@ -254,6 +261,8 @@ def _checked(batch: Any) -> Batch:
         )
         raise UserError(f"expected batches that are pairs of tensors (inputs, labels), got a {kind}")
     inputs, labels = batch
+    if not inputs.is_floating_point():
+        raise UserError(f"expected inputs of floating point numbers, got {inputs.dtype}: divide bytes by 255, for one")
     if labels.ndim != 1 or labels.is_floating_point() or len(labels) != len(inputs):
         raise UserError(
             f"expected labels (B,) of whole numbers for inputs {tuple(inputs.shape)}, "

@@ -14,7 +14,7 @@ from lipscale.layers import batch_means, evaluation_mode
 from lipscale.losses import class_weights
 from lipscale.settings import TrainingSettings
 from lipscale.training.algorithm import Training, algorithm_1
-from lipscale.training.batches import Batches, batches_of, split_data
+from lipscale.training.batches import Batches, as_dataset, batches_of, split_data
 from lipscale.training.checkpoint import load_training, save_training
 from lipscale.training.defaults import DEFAULT_BATCH_SIZE
 from lipscale.training.epoch import Epoch
@@ -59,7 +59,7 @@ def fit(
 
     Args:
         net: A network with scaled layers (lipscale.models, or your own Sequential of lipscale.layers).
-        train: A Dataset or DataLoader of (inputs, labels).
+        train: A Dataset or DataLoader of (inputs, labels), or two tensors.
         calibration: Likewise, for the feedback on L; left out, a tenth of `train`.
         epochs: The budget: the whole training is planned for it.
         offset: Margin offset xi of the loss; larger is more robust, often less accurate.
@@ -138,6 +138,7 @@ def new_training(
     """A training at its very beginning, where the network is."""
     keep_freed_memory()
     chosen = TrainingSettings.checked(settings)
+    train, calibration = as_dataset(train), as_dataset(calibration)
     if chosen.method != "list" and calibration is not None:
         raise UserError(f"method {chosen.method} has no feedback and so no use for a calibration set: join it to train")
     if chosen.method == "list" and calibration is None:
