@@ -115,7 +115,9 @@ class TestABudgetInMinutes:
         assert fit_to_time(100.0, lambda width: 2.0, is_scalable=False) == (None, 47)
 
     def test_no_time_for_an_epoch_is_an_error_with_the_way_out(self):
-        with pytest.raises(UserError, match=r"0.017 minutes hold no whole epoch.*at least 0.13, or fewer samples"):
+        with pytest.raises(
+            UserError, match=r"0.017 minutes hold no whole epoch.*about 4 s here.*of 0.13 or more, or fewer samples"
+        ):
             fit_to_time(1.0, lambda width: 4.0, is_scalable=False)
 
     def test_an_epoch_is_timed_on_the_training_itself(self, digits_split):

@@ -49,7 +49,11 @@ def within_minutes(settings: Settings, dataset: Dataset, preprocessing: Preproce
 
     elapsed = time.perf_counter() - started
     width, epochs = fit_to_time(
-        60 * settings.minutes - elapsed, time_epoch, width=settings.width, is_scalable=settings.model == "patchnet"
+        60 * settings.minutes,
+        time_epoch,
+        spent=elapsed,
+        width=settings.width,
+        is_scalable=settings.model == "patchnet",
     )
     return replace(settings, width=width or models.DEFAULT_WIDTH[settings.model], epochs=epochs)
 

@@ -53,28 +53,43 @@ def seconds_of(net: nn.Module, train: Batches, calibration: Batches | None, sett
 
 
 def fit_to_time(
-    seconds: float, time_epoch: Callable[[int | None], float], *, width: int | None = None, is_scalable: bool = True
+    seconds: float,
+    time_epoch: Callable[[int | None], float],
+    *,
+    spent: float = 0.0,
+    width: int | None = None,
+    is_scalable: bool = True,
 ) -> tuple[int | None, int]:
     """The width and the epochs that fill the time: the widest network that sees the data ten times.
 
     Args:
         seconds: All there is.
         time_epoch: Measures the seconds of an epoch at a width.
+        spent: What of it is gone already.
         width: Where it is fixed.
         is_scalable: Whether the width may be chosen at all.
 
     Returns:
         The width, or none where it stays what it is, and the epochs.
     """
-    start = time.perf_counter()
+    start = time.perf_counter() - spent
 
     def epochs_at(taken: float) -> float:
         left = seconds * (1 - KEPT) - (time.perf_counter() - start)
         return left / max(taken, 1e-3)
 
+    def whole_epochs(taken: float) -> int:
+        if (epochs := epochs_at(taken)) >= 1:
+            return int(epochs)
+        enough = (time.perf_counter() - start + 2 * taken) / 60
+        raise UserError(
+            f"{seconds / 60:.2g} minutes hold no whole epoch, which takes about {taken:.2g} s here: give `minutes` of "
+            f"{enough:.2g} or more, or fewer samples by `limit`"
+        )
+
     if width is not None or not is_scalable:
         taken = time_epoch(width)
-        return width, _whole(epochs_at(taken), taken, seconds)
+        return width, whole_epochs(taken)
     index = WIDTHS.index(FIRST_WIDTH)
     taken = time_epoch(WIDTHS[index])
     while index > 0 and epochs_at(taken) < ENOUGH_EPOCHS:
@@ -88,13 +103,4 @@ def fit_to_time(
         if epochs_at(wider) < ENOUGH_EPOCHS:
             break
         index, taken = index + 1, wider
-    return WIDTHS[index], _whole(epochs_at(taken), taken, seconds)
-
-
-def _whole(epochs: float, taken: float, seconds: float) -> int:
-    if epochs < 1:
-        raise UserError(
-            f"{seconds / 60:.2g} minutes hold no whole epoch, which takes about {taken:.0f} s here: give `minutes` of "
-            f"at least {2 * taken / 60:.2g}, or fewer samples by `limit`"
-        )
-    return int(epochs)
+    return WIDTHS[index], whole_epochs(taken)
