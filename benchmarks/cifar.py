@@ -34,7 +34,7 @@ VARIANTS = {
     "xi = 2, residual": {"offset": 2.0, "depth": 1},
     "ResNet-18, xi = 2": {"offset": 2.0, "model": "resnet18", "width": 16},
 }
-# measured here on other networks, accuracy and certified accuracy at 36/255 in per cent: docs/CIFAR.md says whose
+# published: accuracy and certified accuracy at 36/255, in per cent
 YARDSTICKS = {"the paper, xi = 3, 15 h on a GPU": (76.9, 63.1), "the paper, xi = 0": (86.6, 34.5)}
 
 

@@ -116,8 +116,7 @@ class TrainingSettings(StageSettings):
     )
     lipschitz: float | None = setting(
         None,
-        "The initial constant L0, default 1 and of convolutional networks 6, or the constant of method fixed, default "
-        "1.",
+        "The initial constant L0 (default 1, of our convolutional networks 6), or the constant of method fixed (1).",
         ge=1e-6,
         le=1e6,
         allow_inf_nan=False,
@@ -169,7 +168,7 @@ class TrainingSettings(StageSettings):
         gt=0,
         le=100,
     )
-    weight_decay: NotNegative = setting(0.0, "Weight decay of AdamW.")
+    weight_decay: NotNegative = setting(0.0, "Weight decay of Muon and AdamW.")
     warmup_steps: int | None = setting(
         None, "Steps over which the learning rate rises; default 5 % of the plan, or none.", ge=0
     )
@@ -188,7 +187,8 @@ class TrainingSettings(StageSettings):
         """A constant and a margin in its units mean nothing to a network that no constant holds, nor do phases."""
         method, name = about.data.get("method", "list"), about.field_name or ""
         suitable = ("list",) if name == "phase1_only" else CONSTRAINED
-        if method not in suitable and value != cls.model_fields[name].default:
+        harmless = {cls.model_fields[name].default, *({1.0} if name == "lipschitz" else ())}  # L0 = 1 scales nothing
+        if method not in suitable and value not in harmless:
             raise ValueError(f"means nothing to method {method}: leave it out, or use {' or '.join(suitable)}")
         return value
 

@@ -278,6 +278,11 @@ class TestBatches:
         assert found.any(-1).any(-1).all()
         assert found.any(0).all()  # every shift occurs
 
+    def test_a_crop_of_a_single_row_stays(self):
+        images, nobody = torch.rand(4, 1, 1, 30), torch.zeros(4, dtype=torch.bool)
+        cropped = augment(images, "crop", crop=2, mirrored=nobody, generator=random_stream(0, "crop"))
+        assert torch.equal(cropped, images)
+
     def test_images_are_mirrored_in_every_other_epoch(self):
         def by_label(epoch):
             batches = self.batches(augmentation="flip", stream=("train", 1, epoch))

@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -53,6 +53,14 @@ class TestPool:
         with ThreadPoolExecutor(1) as executor:
             outcome = carry_out(plan, tmp_path, jobs=1, executor=executor)
         assert [run.digest for run in outcome.made] == [run.digest for run in plan]
+
+    def test_an_executor_that_breaks_is_its_owners_to_mend(self, tmp_path):
+        class Broken(ThreadPoolExecutor):
+            def submit(self, *args, **kwargs):
+                raise BrokenExecutor("gone")
+
+        with Broken(1) as executor, pytest.raises(BrokenExecutor, match="gone"):
+            carry_out([tiny(method="fixed")], tmp_path, jobs=1, executor=executor)
 
     def test_what_is_done_is_left_alone(self, made):
         folder, plan, _ = made

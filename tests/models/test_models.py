@@ -70,7 +70,12 @@ def test_patchnet_merges_patches_to_a_grid_of_two_and_takes_images_that_are_not_
     assert shapes["dense"] == (32,)
     assert shapes["head"] == (7,)
     assert scaled_depth(net) == 9  # stem, three merges with a block each, dense, head
-    assert models.patchnet(image_size=96).stem[0].size == 6  # a grid of 16 x 16 whatever the image
+    large = models.patchnet(width=8, image_size=96)
+    assert large.stem[0].size == 6  # a grid of 16 x 16 whatever the image
+    # no projectors of 108 channels: the constrained network is as large as its twin, whose memory is what is checked
+    twin = models.patchnet(width=8, image_size=96, parts=models.UNCONSTRAINED)
+    count = lambda net: sum(p.numel() for p in net.parameters())  # noqa: E731
+    assert count(large) == count(twin)
     with pytest.raises(UserError, match="side 3"):
         models.patchnet(image_size=3)
 

@@ -18,7 +18,7 @@ import lipscale
 from lipscale.data import Dataset, Samples, load_dataset, prepare
 from lipscale.errors import DivergedError, UserError
 from lipscale.runs import evaluate_run, resume
-from lipscale.runs.assembly import resolve
+from lipscale.runs.assembly import resolve, suitable_batch_size
 from lipscale.runs.predict import predict, read_inputs
 from lipscale.settings import Settings, replace
 from lipscale.training import methods
@@ -63,6 +63,12 @@ def test_the_folder_holds_all_of_it(finished):
     assert metrics["lipschitz_bound"] == pytest.approx(metrics["lipschitz_constant"], rel=1e-4)
     lines = (finished.folder / "history.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2, 3, 4, 1, 2]
+
+
+def test_the_batch_size_is_a_whole_number_for_every_set():
+    sizes = {samples: suitable_batch_size(samples, "patchnet") for samples in (0, 1, 100, 900, 10_000, 45_000, 10**6)}
+    assert sizes == {0: 1, 1: 1, 100: 100, 900: 128, 10_000: 256, 45_000: 1024, 10**6: 1024}
+    assert suitable_batch_size(45_000, "mlp") == 128
 
 
 @pytest.mark.parametrize(

@@ -383,4 +383,4 @@ class TestBadInputs:
         for method in CONSTRAINED:
             Settings.checked({"method": method, "offset": 1.0, "lipschitz": 8.0})
         Settings.checked({"phase1_only": True})
-        Settings.checked({"method": "standard", "offset": 0.0, "phase1_only": False})
+        Settings.checked({"method": "standard", "offset": 0.0, "lipschitz": 1.0, "phase1_only": False})

@@ -126,3 +126,18 @@ class TestABudgetInMinutes:
         training = training_of(models.mlp(10, (1, 8, 8), 8), *digits_split, Settings(epochs=1, batch_size=32))
         taken = seconds_of(training.net, training.train, training.calibration, {"epochs": 1, "batch_size": 32})
         assert taken > 0
+        few = training_of(models.mlp(10, (1, 8, 8), 8), *digits_split, Settings(epochs=1, batch_size=300))
+        assert len(few.train) == 1  # batch, fewer than are timed
+        assert seconds_of(few.net, few.train, few.calibration, {"epochs": 1, "batch_size": 300}) > 0
+
+    def test_measuring_takes_no_more_than_a_share_of_the_budget(self, monkeypatch):
+        now = [0.0]
+        monkeypatch.setattr("lipscale.training.budget.time", type("T", (), {"perf_counter": lambda: now[0]}))
+
+        def slow_to_measure(width):
+            now[0] += 2.0
+            return 0.01
+
+        width, epochs = fit_to_time(10.0, slow_to_measure)
+        assert now[0] == 2.0  # a second measurement would be too much
+        assert (width, epochs) == (32, int((9.6 - 2.0) / 0.01))

@@ -166,7 +166,7 @@ class LipschitzScheduler:
 
 
 def scale_moments(optimizer: Optimizer, factor: float) -> None:
-    """Let Adam believe that its past gradients were smaller by this factor.
+    """Let Adam, or Muon, believe that its past gradients were smaller by this factor.
 
     Gradients are proportional to L, since f_L = L f_1, and Adam divides by what it remembers of them. In a short run
     that is all of it: after an epoch at ten times the L every later step would be too small. The other way round
@@ -174,6 +174,8 @@ def scale_moments(optimizer: Optimizer, factor: float) -> None:
     falls, or an L that wanders up and down would make the steps larger and larger.
     """
     for moments in optimizer.state.values():
-        if "exp_avg" in moments and "exp_avg_sq" in moments:
+        if "momentum" in moments:
+            moments["momentum"] *= factor
+        elif "exp_avg" in moments and "exp_avg_sq" in moments:
             moments["exp_avg"] *= factor
             moments["exp_avg_sq"] *= factor**2

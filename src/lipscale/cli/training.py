@@ -67,6 +67,8 @@ def train(
             raise UserError("a resumed run keeps its settings: give --resume RUN alone")
         _watch(resume)
         return
+    if "minutes" in given and "epochs" in given:
+        raise UserError("give --epochs or --minutes: the one decides on the other")
     values: dict[str, Any] = _recipe(recipe) if recipe else {}
     place: dict[str, str] = {}
     if settings_file is not None:

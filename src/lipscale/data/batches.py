@@ -59,6 +59,7 @@ def augment(images: Tensor, augmentation: str, *, crop: int, mirrored: Tensor, g
 def _crop(images: Tensor, most: int, generator: torch.Generator) -> Tensor:
     """Shift every image by its own offset in [-most, most]^2; what comes in is the image's own reflection."""
     height, width = images.shape[-2:]
+    most = min(most, height - 1, width - 1)  # a reflection has no more to show
     count = 2 * most + 1
     offsets = torch.randint(count**2, (len(images),), generator=generator).to(images.device)
     rows, columns = (_reflected(side, most).to(images.device) for side in (height, width))

@@ -104,6 +104,8 @@ def carry_out(
                 outcome.stopped = bool(left)
                 stop.set()  # those that run save and end
             except BrokenExecutor:  # the system has killed a process: they go on, with more room for each
+                if executor is not None:  # not ours to make anew
+                    raise
                 for digest in running.values() if jobs == 1 else ():
                     end(digest, "its process was killed, perhaps for want of memory")
                 jobs = max(1, jobs - 1)

@@ -12,6 +12,7 @@ from lipscale.models.parts import LIPSCHITZ, Parts
 
 GRID = 16  # patches along a side that the stem sees
 MERGES = 3  # to a grid of 2 x 2
+LARGEST_OVERLAPPING = 4  # larger patches see enough, and a 3x3 kernel of their channels would be too large
 
 
 def patchnet(
@@ -39,10 +40,11 @@ def patchnet(
     if min(sides) < 2 * patch:
         raise UserError(f"patchnet sees patches of {patch} x {patch} pixels: use mlp for images of side {min(sides)}")
     multiple = patch * 2**MERGES
+    kernel_size = 3 if patch <= LARGEST_OVERLAPPING else 1
     layers: dict[str, nn.Module] = {
         "input": Standardise(mean or [0.0] * in_channels, std),
         "pad": PadToMultiple(multiple),
-        "stem": nn.Sequential(Patches(patch), parts.conv(patch**2 * in_channels, width, 3), parts.fold()),
+        "stem": nn.Sequential(Patches(patch), parts.conv(patch**2 * in_channels, width, kernel_size), parts.fold()),
     }
     channels = width
     for i in range(MERGES):  # (B, c, H, W) -> (B, outputs, H / 2, W / 2)

@@ -34,7 +34,8 @@ def suitable_batch_size(samples: int, model: str) -> int:
     """Some 40 steps an epoch of patchnet, whose steps cost much beside what its images cost; 128 for the others."""
     if model != "patchnet":
         return max(1, min(DEFAULT_BATCH_SIZE, samples))
-    return min(1024, max(min(DEFAULT_BATCH_SIZE, samples), 2 ** round(math.log2(max(1, samples) / 44))))
+    some = 2 ** max(0, round(math.log2(max(1, samples) / 44)))
+    return max(1, min(1024, max(DEFAULT_BATCH_SIZE, some), samples))
 
 
 def within_minutes(settings: Settings, dataset: Dataset, preprocessing: Preprocessing, *, started: float) -> Settings:
@@ -55,6 +56,7 @@ def within_minutes(settings: Settings, dataset: Dataset, preprocessing: Preproce
         width=settings.width,
         is_scalable=settings.model == "patchnet",
     )
+    epochs = max(1, epochs - (settings.phase2_epochs or 0))  # those come on top
     return replace(settings, width=width or models.DEFAULT_WIDTH[settings.model], epochs=epochs)
 
 

@@ -3,6 +3,9 @@
 import logging
 import time
 from collections.abc import Callable
+from itertools import chain, count
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from torch import nn
@@ -10,7 +13,8 @@ from torch import nn
 from lipscale._random import random_stream
 from lipscale.errors import UserError
 from lipscale.training.batches import Batches
-from lipscale.training.epoch import train_step
+from lipscale.training.checkpoint import save_training
+from lipscale.training.epoch import finish_weights, train_step
 from lipscale.training.fitting import new_training
 from lipscale.training.inference import predict
 from lipscale.training.optimizer import set_share
@@ -23,33 +27,34 @@ FIRST_WIDTH = 32
 ENOUGH_EPOCHS = 15
 GROWTH = 1.6  # about how the time of an epoch grows with the width: a guess that is measured before it counts
 WARM_UP_STEPS, TIMED_STEPS = 2, 6
+MOST_PROBING = 0.1  # of the budget may go into measuring
 KEPT = 0.04  # of the budget, for what is not foreseen
 
 
 def seconds_of(net: nn.Module, train: Batches, calibration: Batches | None, settings: dict[str, Any]) -> float:
-    """How long an epoch takes here: some steps are timed, and the measurement of T*; the network is worthless then."""
+    """How long an epoch takes here, all included: some steps, the centering means, T* and a checkpoint are timed.
+
+    The network is worthless then.
+    """
     training = new_training(net, train, calibration, settings)
     set_share(training.optimizer, 0.01)
     net.train()
     training.optimizer.train()
-    stream, start, steps = random_stream(0, "speed"), 0.0, 0
-    for step, (inputs, labels) in enumerate(training.train.epoch("speed")):
+    stream, start = random_stream(0, "speed"), 0.0
+    # epoch after epoch: a small set has fewer batches than are timed
+    batches = chain.from_iterable(training.train.epoch("speed", number) for number in count(1))
+    for step, (inputs, labels) in zip(range(WARM_UP_STEPS + TIMED_STEPS), batches, strict=False):
         if step == WARM_UP_STEPS:
             start = time.perf_counter()
         train_step(training, inputs, labels, stream)[1].item()
-        steps = step + 1 - WARM_UP_STEPS
-        if steps == TIMED_STEPS:
-            break
-    if steps < 1:  # so few batches that their time is no matter
-        return 0.0
-    taken = (time.perf_counter() - start) / steps * len(training.train)
-    training.optimizer.eval()
-    net.eval()
+    taken = (time.perf_counter() - start) / TIMED_STEPS * len(training.train)
+    start = time.perf_counter()
+    finish_weights(training, training.train, 1, 1)
     if training.calibration is not None:
-        start = time.perf_counter()
         predict(net, training.calibration)
-        taken += time.perf_counter() - start
-    return taken
+    with TemporaryDirectory() as folder:
+        save_training(Path(folder) / "checkpoint.safetensors", training)
+    return taken + time.perf_counter() - start
 
 
 def fit_to_time(
@@ -76,7 +81,7 @@ def fit_to_time(
 
     def epochs_at(taken: float) -> float:
         left = seconds * (1 - KEPT) - (time.perf_counter() - start)
-        return left / max(taken, 1e-3)
+        return left / max(taken, 1e-9)
 
     def whole_epochs(taken: float) -> int:
         if (epochs := epochs_at(taken)) >= 1:
@@ -95,7 +100,7 @@ def fit_to_time(
     while index > 0 and epochs_at(taken) < ENOUGH_EPOCHS:
         index -= 1
         taken = time_epoch(WIDTHS[index])
-    while index + 1 < len(WIDTHS):
+    while index + 1 < len(WIDTHS) and time.perf_counter() - start < spent + MOST_PROBING * seconds:
         expected = taken * (WIDTHS[index + 1] / WIDTHS[index]) ** GROWTH
         if epochs_at(expected) < ENOUGH_EPOCHS:
             break
