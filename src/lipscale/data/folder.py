@@ -92,5 +92,5 @@ def _choose_shape(paths: list[Path], settings: DataSettings) -> tuple[int, ...]:
     if len(set(sizes)) == 1 and max(sizes[0]) <= DEFAULT_SIDE:
         return channels, *sizes[0]
     side = min(DEFAULT_SIDE, median_low(map(min, sizes)))
-    side = max(4, side // 4 * 4)  # a multiple of the small network's total stride
+    side = max(4, side // 4 * 4)  # small sides fill the networks' grids well
     return channels, side, side
