@@ -22,6 +22,7 @@ from lipscale import _files
 from lipscale.errors import StoppedError, UnwritableError, UserError
 from lipscale.runs import lock as folder_lock
 from lipscale.runs import resume
+from lipscale.runs.predict import predict
 from lipscale.settings import Settings, replace
 from makers import table_rows, write_csv
 
@@ -351,3 +352,33 @@ def test_a_pipe_in_place_of_settings_is_refused_at_once(tmp_path, command):
     done = console(command, tmp_path / "pipe.yaml", check=False)
     assert done.returncode == 2
     assert "pipe.yaml" in done.stderr
+
+
+@pytest.mark.slow
+def test_flipped_bits_are_noticed_or_change_no_answer(tmp_path):
+    """300 bits over all files of a finished run, one at a time: nobody gets another answer without an error."""
+    write_csv(tmp_path / "rows.csv", table_rows(120))  # a table, whose data.json decides on every answer
+    settings = Settings(data=str(tmp_path / "rows.csv"), label="y", width=8, epochs=2, phase2_epochs=0, device="cpu")
+    folder = lipscale.train(replace(settings, out=tmp_path / "run"), progress=False).folder
+    inputs = torch.randn(50, *lipscale.load(folder).preprocessing.input_shape)
+
+    def answers():
+        run = lipscale.load(folder)
+        return predict(run, inputs, [str(i) for i in range(50)], epsilon=0.1)
+
+    before = answers()
+    files = sorted(path for path in folder.iterdir() if path.is_file() and path.stat().st_size)
+    generator, noticed = np.random.default_rng(0), 0
+    for number in range(300):
+        path = files[number % len(files)]
+        good = path.read_bytes()
+        bad = bytearray(good)
+        bad[generator.integers(len(bad))] ^= 1 << generator.integers(8)
+        path.write_bytes(bytes(bad))
+        try:
+            assert answers() == before, path.name
+        except UserError:
+            noticed += 1
+        path.write_bytes(good)
+    assert noticed > 50
+    assert answers() == before
