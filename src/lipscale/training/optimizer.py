@@ -20,7 +20,17 @@ NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 NEWTON_SCHULZ_STEPS = 3  # two more make the factor more exact and the training no better
 
 
-class PlannedAdamW(torch.optim.AdamW):
+class Planned:
+    """What ScheduleFree's users call, and an optimizer on a plan has no use for: it has one set of weights."""
+
+    def train(self) -> None:
+        """Nothing to do: the weights that train are those that are measured."""
+
+    def eval(self) -> None:
+        """Nothing to do, likewise."""
+
+
+class PlannedAdamW(Planned, torch.optim.AdamW):
     """AdamW at a share of the learning rate that a plan sets, with steps that are relative to the size of each weight.
 
     An orthogonal layer sees only the direction of its weight, so what counts is how far a step turns it: the learning
@@ -46,14 +56,8 @@ class PlannedAdamW(torch.optim.AdamW):
         ]
         super().__init__(groups, weight_decay=weight_decay)
 
-    def train(self) -> None:
-        """Nothing to do: the weights that train are those that are measured."""
 
-    def eval(self) -> None:
-        """Nothing to do, likewise."""
-
-
-class PlannedMuon(torch.optim.Optimizer):
+class PlannedMuon(Planned, torch.optim.Optimizer):
     """Muon (Jordan et al., 2024): all directions of a matrix learn at one pace, however small their gradients.
 
         m <- mu m + (1 - mu) g,    p <- p - rate polar(mu m + (1 - mu) g),    polar(U S V^T) = U V^T
@@ -79,12 +83,6 @@ class PlannedMuon(torch.optim.Optimizer):
             direction = p.grad.lerp(momentum, MOMENTUM)  # Nesterov's
             p.mul_(1 - group["lr"] * group["weight_decay"])
             p.add_(_polar(direction), alpha=-group["lr"])
-
-    def train(self) -> None:
-        """Nothing to do: the weights that train are those that are measured."""
-
-    def eval(self) -> None:
-        """Nothing to do, likewise."""
 
 
 def _spectral_size(parameter: nn.Parameter) -> float:
