@@ -11,7 +11,7 @@ from lipscale.layers import OrthoConv2d, OrthoLinear
 from lipscale.losses import margin, offset_of
 from lipscale.settings import Settings, TrainingSettings
 from lipscale.training import hardware
-from lipscale.training.budget import ENOUGH_EPOCHS, WIDTHS, fit_to_time, seconds_of
+from lipscale.training.budget import ENOUGH_EPOCHS, GROWTH, WIDTHS, fit_to_time, seconds_of
 from lipscale.training.defaults import LEARNING_RATE, decided
 from lipscale.training.optimizer import PlannedMuon, _polar, set_share
 
@@ -100,12 +100,14 @@ def test_a_margin_is_the_offset_that_is_worth_its_radius():
 
 class TestABudgetInMinutes:
     def test_it_takes_the_widest_network_that_sees_the_data_often_enough(self):
+        def cost(width):
+            return 0.01 * width**GROWTH
+
         for seconds in (60.0, 500.0, 5000.0, 1e6):
-            width, epochs = fit_to_time(seconds, lambda width: 0.1 * width)
-            assert epochs >= ENOUGH_EPOCHS
-            assert width == max(w for w in WIDTHS if 0.96 * seconds / (0.1 * w) >= ENOUGH_EPOCHS)
-            assert 0.1 * width * epochs <= seconds
-            assert epochs == pytest.approx(0.96 * seconds / (0.1 * width), abs=1.01)
+            width, epochs = fit_to_time(seconds, cost)
+            assert width == max(w for w in WIDTHS if 0.96 * seconds / cost(w) >= ENOUGH_EPOCHS)
+            assert epochs == pytest.approx(0.96 * seconds / cost(width), abs=1.01)
+            assert cost(width) * epochs <= seconds
 
     def test_the_smallest_network_gets_what_there_is(self):
         assert fit_to_time(10.4, lambda width: 0.1 * width) == (16, 6)
