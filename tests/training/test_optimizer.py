@@ -101,26 +101,26 @@ def test_a_margin_is_the_offset_that_is_worth_its_radius():
 class TestABudgetInMinutes:
     def test_it_takes_the_widest_network_that_sees_the_data_often_enough(self):
         def cost(width):
-            return 0.01 * width**GROWTH
+            return 0.01 * width**GROWTH, 0.0
 
         for seconds in (60.0, 500.0, 5000.0, 1e6):
             width, epochs = fit_to_time(seconds, cost)
-            assert width == max(w for w in WIDTHS if 0.96 * seconds / cost(w) >= ENOUGH_EPOCHS)
-            assert epochs == pytest.approx(0.96 * seconds / cost(width), abs=1.01)
-            assert cost(width) * epochs <= seconds
+            assert width == max(w for w in WIDTHS if 0.96 * seconds / cost(w)[0] >= ENOUGH_EPOCHS)
+            assert epochs == pytest.approx(0.96 * seconds / cost(width)[0], abs=1.01)
+            assert cost(width)[0] * epochs <= seconds
 
     def test_the_smallest_network_gets_what_there_is(self):
-        assert fit_to_time(10.4, lambda width: 0.1 * width) == (16, 6)
+        assert fit_to_time(10.4, lambda width: (0.1 * width, 0.0)) == (16, 6)
 
     def test_a_width_that_is_given_stays(self):
-        assert fit_to_time(100.0, lambda width: 2.0, width=20) == (20, 47)
-        assert fit_to_time(100.0, lambda width: 2.0, is_scalable=False) == (None, 47)
+        assert fit_to_time(100.0, lambda width: (2.0, 1.0), width=20) == (20, 47)
+        assert fit_to_time(100.0, lambda width: (2.0, 21.0), is_scalable=False) == (None, 37)
 
     def test_no_time_for_an_epoch_is_an_error_with_the_way_out(self):
         with pytest.raises(
             UserError, match=r"0.017 minutes hold no whole epoch.*about 4 s here.*of 0.13 or more, or fewer samples"
         ):
-            fit_to_time(1.0, lambda width: 4.0, is_scalable=False)
+            fit_to_time(1.0, lambda width: (4.0, 0.0), is_scalable=False)
 
     def test_an_epoch_is_timed_on_the_training_itself(self, digits_split):
         from conftest import training_of
@@ -138,7 +138,7 @@ class TestABudgetInMinutes:
 
         def slow_to_measure(width):
             now[0] += 2.0
-            return 0.01
+            return 0.01, 0.0
 
         width, epochs = fit_to_time(10.0, slow_to_measure)
         assert now[0] == 2.0  # a second measurement would be too much

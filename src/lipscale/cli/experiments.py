@@ -120,7 +120,8 @@ def _carry_out(
         raise UserError(f"{out} is a file; choose another --out")
     runs = out / "runs"
     data_dir = data_dir.expanduser().resolve() if data_dir else None
-    require_data(plan, data_dir)
+    if not dry_run:  # a list needs neither data nor extras
+        require_data(plan, data_dir)
     jobs = jobs or default_jobs(plan)
     done = {run.digest for run in plan if finished(runs, run)}
     if dry_run:

@@ -47,7 +47,7 @@ def train(
 
     LiST trains under a Lipschitz constant L and, every epoch, moves it by the temperature T* measured on a calibration
     set, about L <- L / T*, until T* is 1 (Phase I). Then it trains on all data with L frozen (Phase II). The whole run
-    is planned for --epochs.
+    is planned for --epochs, or for --minutes.
 
     Settings come from the defaults, then from SETTINGS.yaml, then from flags:
 
@@ -68,7 +68,7 @@ def train(
         _watch(resume)
         return
     if "minutes" in given and "epochs" in given:
-        raise UserError("give --epochs or --minutes: the one decides on the other")
+        raise UserError("give --epochs or --minutes, not both: minutes decide on the epochs")
     values: dict[str, Any] = _recipe(recipe) if recipe else {}
     place: dict[str, str] = {}
     if settings_file is not None:
@@ -102,6 +102,9 @@ def _watch(what: Settings | Path) -> None:
         def on_start(run_folder: Path, resolved: Settings) -> None:
             started.append(run_folder)
             typer.echo(f"Run folder: {run_folder}", err=True)
+            if resolved.minutes is not None:
+                sized = f"{resolved.model} of width {resolved.width}"
+                typer.echo(f"Planned for {resolved.minutes:g} minutes: {resolved.epochs} epochs, {sized}", err=True)
             stack.enter_context(polite_stop(stop, lambda line: typer.echo(line, err=True)))
 
         try:

@@ -45,7 +45,8 @@ def load_dataset(
     if not os.path.exists(path):  # False for a name too long or with a NUL
         if path.suffix or len(path.parts) > 1:
             raise UserError(f"{name} does not exist")
-        raise UserError(f"unknown data set {name!r}; {hint(name, tuple(READERS))} Or give the path of {KINDS}")
+        known = hint(name, tuple(READERS), f"known: {', '.join(READERS)}.")
+        raise UserError(f"unknown data set {name!r}; {known} Or give the path of {KINDS}")
     if path.suffix.lower() in TABLES:
         return _read_table(path, settings, classes, stored.columns if stored else ())
     if settings.label is not None:

@@ -11,16 +11,22 @@ from torch import nn
 from lipscale import data, models
 from lipscale._random import seeded
 from lipscale.attacks.ball import Box
+from lipscale.certificates import certify
 from lipscale.data import Dataset, Preprocessing, Samples
 from lipscale.errors import UserError
 from lipscale.settings import Settings, TrainingSettings, replace
 from lipscale.training.batches import SampleBatches
 from lipscale.training.budget import fit_to_time, seconds_of
 from lipscale.training.defaults import DEFAULT_BATCH_SIZE
+from lipscale.training.inference import predict_logits
 
 # What of a set's usual augmentation suits an MLP. It shares no weights between places, so a shifted image is another
 # input: crops cost it accuracy, certified accuracy and calibration (FEEDBACK.md). A mirrored one is as likely.
 WITHOUT_CROPS = {"crop": "none", "crop+flip": "flip"}
+
+
+EVALUATED = 256  # test samples that are timed where a budget in minutes is planned
+REPORTED = 5.0  # seconds that metrics with their intervals and the report take, more or less
 
 
 def build_network(settings: Settings, classes: int, preprocessing: Preprocessing) -> nn.Sequential:
@@ -43,10 +49,17 @@ def within_minutes(settings: Settings, dataset: Dataset, preprocessing: Preproce
     assert settings.minutes is not None
     values = settings.model_dump(include=set(TrainingSettings.model_fields))
 
-    def time_epoch(width: int | None) -> float:
+    def time_epoch(width: int | None) -> tuple[float, float]:
         width = width or models.DEFAULT_WIDTH[settings.model]
         parts = assemble(replace(settings, width=width), dataset, preprocessing)
-        return seconds_of(parts.net, parts.train, parts.calibration, values)
+        epoch = seconds_of(parts.net, parts.train, parts.calibration, values)
+        some = data.as_input(parts.test.inputs[torch.arange(min(EVALUATED, len(parts.test)))])
+        start = time.perf_counter()
+        if settings.is_constrained:
+            certify(parts.net, some)
+        else:
+            predict_logits(parts.net, parts.test.take(torch.arange(len(some))))
+        return epoch, REPORTED + (time.perf_counter() - start) / len(some) * len(parts.test)
 
     elapsed = time.perf_counter() - started
     width, epochs = fit_to_time(
@@ -95,6 +108,9 @@ def resolve(settings: Settings, dataset: Dataset, preprocessing: Preprocessing) 
         augmentation = WITHOUT_CROPS.get(augmentation, augmentation)
     if augmentation != "none" and len(shape) == 1:
         raise UserError(f"augmentation {augmentation!r} needs images, and {dataset.name} has rows")
+    if augmentation.startswith("crop") and settings.crop > max(2, min(shape[1:]) // 4):
+        sides = " x ".join(map(str, shape[1:]))
+        raise UserError(f"`crop` {settings.crop} is more than a quarter of images of {sides}: little would be left")
     held_out = round(settings.calibration_fraction * count) if settings.method == "list" else 0
     named = settings.data in data.READERS
     paths = {name: path for name in ("data_dir", "test_data") if (path := getattr(settings, name)) is not None}

@@ -59,7 +59,7 @@ def seconds_of(net: nn.Module, train: Batches, calibration: Batches | None, sett
 
 def fit_to_time(
     seconds: float,
-    time_epoch: Callable[[int | None], float],
+    time_epoch: Callable[[int | None], tuple[float, float]],
     *,
     spent: float = 0.0,
     width: int | None = None,
@@ -69,7 +69,7 @@ def fit_to_time(
 
     Args:
         seconds: All there is.
-        time_epoch: Measures the seconds of an epoch at a width.
+        time_epoch: Measures the seconds of an epoch at a width, and those of what comes once, at the end.
         spent: What of it is gone already.
         width: Where it is fixed.
         is_scalable: Whether the width may be chosen at all.
@@ -79,33 +79,32 @@ def fit_to_time(
     """
     start = time.perf_counter() - spent
 
-    def epochs_at(taken: float) -> float:
-        left = seconds * (1 - KEPT) - (time.perf_counter() - start)
+    def epochs_at(taken: float, once: float) -> float:
+        left = seconds * (1 - KEPT) - once - (time.perf_counter() - start)
         return left / max(taken, 1e-9)
 
-    def whole_epochs(taken: float) -> int:
-        if (epochs := epochs_at(taken)) >= 1:
+    def whole_epochs(taken: float, once: float) -> int:
+        if (epochs := epochs_at(taken, once)) >= 1:
             return int(epochs)
-        enough = (time.perf_counter() - start + 2 * taken) / 60
+        enough = (time.perf_counter() - start + once + 2 * taken) / 60
         raise UserError(
             f"{seconds / 60:.2g} minutes hold no whole epoch, which takes about {taken:.2g} s here: give `minutes` of "
             f"{enough:.2g} or more, or fewer samples by `limit`"
         )
 
     if width is not None or not is_scalable:
-        taken = time_epoch(width)
-        return width, whole_epochs(taken)
+        return width, whole_epochs(*time_epoch(width))
     index = WIDTHS.index(FIRST_WIDTH)
-    taken = time_epoch(WIDTHS[index])
-    while index > 0 and epochs_at(taken) < ENOUGH_EPOCHS:
+    taken, once = time_epoch(WIDTHS[index])
+    while index > 0 and epochs_at(taken, once) < ENOUGH_EPOCHS:
         index -= 1
-        taken = time_epoch(WIDTHS[index])
+        taken, once = time_epoch(WIDTHS[index])
     while index + 1 < len(WIDTHS) and time.perf_counter() - start < spent + MOST_PROBING * seconds:
-        expected = taken * (WIDTHS[index + 1] / WIDTHS[index]) ** GROWTH
-        if epochs_at(expected) < ENOUGH_EPOCHS:
+        growth = (WIDTHS[index + 1] / WIDTHS[index]) ** GROWTH
+        if epochs_at(growth * taken, growth * once) < ENOUGH_EPOCHS:
             break
         wider = time_epoch(WIDTHS[index + 1])
-        if epochs_at(wider) < ENOUGH_EPOCHS:
+        if epochs_at(*wider) < ENOUGH_EPOCHS:
             break
-        index, taken = index + 1, wider
-    return WIDTHS[index], whole_epochs(taken)
+        index, (taken, once) = index + 1, wider
+    return WIDTHS[index], whole_epochs(taken, once)
