@@ -1,6 +1,5 @@
 """A budget in minutes: how wide a network and how many epochs fit into it here, measured in the first steps."""
 
-import logging
 import time
 from collections.abc import Callable
 from itertools import chain, count
@@ -18,8 +17,6 @@ from lipscale.training.epoch import finish_weights, train_step
 from lipscale.training.fitting import new_training
 from lipscale.training.inference import predict
 from lipscale.training.optimizer import set_share
-
-log = logging.getLogger("lipscale")
 
 WIDTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256)
 FIRST_WIDTH = 32
