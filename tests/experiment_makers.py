@@ -1,6 +1,6 @@
 """Tiny real runs, and made-up ones, for the tests of experiments."""
 
-from dataclasses import fields, replace
+from dataclasses import MISSING, fields, replace
 from types import SimpleNamespace
 
 from lipscale.experiments.plan import Planned
@@ -22,7 +22,8 @@ def fake(**metrics):
 
 def made_up_metrics(*, esce=(-0.01, 0.01), **changes):
     """The metrics of a calibrated run of LiST, with an interval of its ESCE; whatever else is given is changed."""
-    zeros = dict.fromkeys((field.name for field in fields(Metrics)), 0.0)
+    needed = (field.name for field in fields(Metrics) if field.default is field.default_factory is MISSING)
+    zeros = dict.fromkeys(needed, 0.0)
     intervals = Intervals(**dict.fromkeys((field.name for field in fields(Intervals)), (0.0, 0.0)))
     known = {
         **{"accuracy": 0.9, "test_size": 1000, "ece": 0.01, "ece_floor": 0.012, "ece_limit": 0.02, "calibrated": True},

@@ -6,10 +6,12 @@ from lipscale.certificates.certificate import (
     Certificate,
     certified_accuracy,
     certified_accuracy_curve,
+    certified_within,
     epsilon_names,
 )
 from lipscale.certificates.proof import Proof, certify, prove
 from lipscale.certificates.robustness import Robustness, attack_samples, measure_robustness
+from lipscale.certificates.threshold import Threshold, decided
 
 __all__ = [
     "Attack",
@@ -17,11 +19,14 @@ __all__ = [
     "Certificate",
     "Proof",
     "Robustness",
+    "Threshold",
     "attack_samples",
     "audit",
     "certified_accuracy",
     "certified_accuracy_curve",
+    "certified_within",
     "certify",
+    "decided",
     "epsilon_names",
     "measure_robustness",
     "prove",

@@ -19,6 +19,7 @@ from lipscale.attacks import autoattack, pgd
 from lipscale.attacks.ball import Box, distances
 from lipscale.certificates.certificate import Certificate
 from lipscale.certificates.proof import Proof
+from lipscale.certificates.threshold import Shifted, Threshold, decided
 
 BATCH = 250
 PointsFor = Callable[[Tensor, int], Mapping[str, Tensor]]  # (rows, number of the batch) -> points, by attack
@@ -52,6 +53,7 @@ class Trial:
     box: Box | None
     cache: Cache
     on_progress: Progress
+    threshold: Threshold | None = None  # what is attacked is the answer with it
 
     def tell(self, what: str, done: int, total: int) -> None:
         """Report progress."""
@@ -64,7 +66,8 @@ class Trial:
             hasher.update(str((tuple(tensor.shape), tensor.dtype)).encode())
             hasher.update(tensor.detach().cpu().contiguous().numpy().tobytes())
         packages = ("lipscale", "pyautoattack") if self.attack.name == "autoattack" else ("lipscale",)
-        parts = (hasher.hexdigest(), self.attack, self.epsilon, self.box, tuple(map(version, packages)))
+        decision = () if self.threshold is None else (self.threshold,)
+        parts = (hasher.hexdigest(), self.attack, self.epsilon, self.box, tuple(map(version, packages)), *decision)
         place = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
         return self.cache(f"{self.attack.name}-{self.name}-{place}")
 
@@ -74,15 +77,20 @@ class Trial:
         if "distance" in kept:
             return kept["distance"].to(self.inputs.device)
         points = self._autoattack(kept) if self.attack.name == "autoattack" else self._pgd(kept)
-        wrong = self.proof(points).logits.argmax(1) != self.labels
+        wrong = decided(self.proof(points), self.threshold)[0] != self.labels
         kept["distance"] = distance = torch.where(wrong, distances(points, self.inputs), torch.inf)
         for key in set(kept) - {"distance"}:  # the points have served, and are large
             del kept[key]
         return distance
 
+    @property
+    def _answering(self) -> nn.Module:
+        """The network whose largest logit is the answer."""
+        return self.net if self.threshold is None else Shifted(self.net, self.threshold)
+
     def _autoattack(self, kept: Kept) -> Tensor:
         return autoattack(
-            self.net,
+            self._answering,
             self.inputs,
             self.labels,
             epsilon=self.epsilon,
@@ -99,7 +107,7 @@ class Trial:
         for k, (x, y) in enumerate(batches):
             if f"pgd-{k}" not in kept:
                 stream = random_stream(self.attack.seed, "pgd", k)
-                kept[f"pgd-{k}"] = pgd(self.net, x, y, **how, box=self.box, generator=stream)
+                kept[f"pgd-{k}"] = pgd(self._answering, x, y, **how, box=self.box, generator=stream)
             self.tell("PGD", k + 1, len(batches))
         return torch.cat([kept[f"pgd-{k}"].to(self.inputs) for k in range(len(batches))])
 

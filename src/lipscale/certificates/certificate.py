@@ -49,9 +49,21 @@ class Certificate:
             (N,) in float64: the l2 distance, in the units of the input, within which the class stays.
         """
         chosen, gaps = self._gaps(labels)
+        return self.until_closed(gaps, self.pairwise[chosen])
+
+    def until_closed(self, gaps: Tensor, constants: Tensor) -> Tensor:
+        """How far each input may move until one of its gaps between logits, each K-Lipschitz, can close.
+
+        Args:
+            gaps: (N, J), differences of two logits, from which a constant may be taken.
+            constants: (N, J), the K of each.
+
+        Returns:
+            (N,) in float64.
+        """
         # the gap at x, less the error there and at an x' at the distance R: the solution of one linear equation in R
         gaps = gaps - (2 * math.sqrt(2) * self.error.at(self.norms)).unsqueeze(1)
-        constants = self.pairwise[chosen] + math.sqrt(2) * self.error.slope
+        constants = constants + math.sqrt(2) * self.error.slope
         # logits that move together (K = 0) never change places
         radii = torch.where(constants > 0, gaps / constants, torch.where(gaps > 0, math.inf, 0.0))
         return (radii.nan_to_num(nan=0.0, posinf=math.inf).amin(1) * ROUNDING).clamp(min=0)
@@ -114,16 +126,19 @@ class Certificate:
 
 
 def certified_accuracy(radii: Tensor, epsilons: Sequence[float]) -> dict[str, float]:
-    """CRA: the share of samples that are correct and stay so within epsilon, for radii of labelled samples.
+    """CRA: the share of samples that are correct and stay so within epsilon, for radii of labelled samples."""
+    return {name: float(kept.double().mean()) for name, kept in certified_within(radii, epsilons).items()}
+
+
+def certified_within(radii: Tensor, epsilons: Sequence[float]) -> dict[str, Tensor]:
+    """By epsilon, which samples are correct and stay so within it, (N,).
 
     A radius of zero is a wrong prediction (or a tie), so it counts at no epsilon, zero included.
     """
     if any(not 0 <= eps < math.inf for eps in epsilons):
         raise UserError(f"expected every epsilon >= 0, got {list(epsilons)}")
-    return {
-        name: float(((radii >= eps) & (radii > 0)).double().mean())
-        for name, eps in zip(epsilon_names(epsilons), epsilons, strict=True)
-    }
+    named = zip(epsilon_names(epsilons), epsilons, strict=True)
+    return {name: (radii >= eps) & (radii > 0) for name, eps in named}
 
 
 def epsilon_names(epsilons: Sequence[float]) -> list[str]:

@@ -13,6 +13,7 @@ from lipscale.attacks.ball import Box
 from lipscale.certificates.attacked import BATCH, Attack, AttackName, Cache, Progress, Trial, attack_batches, within
 from lipscale.certificates.certificate import epsilon_names
 from lipscale.certificates.proof import Proof, prove
+from lipscale.certificates.threshold import Threshold, decided
 from lipscale.data import Samples, as_input
 from lipscale.errors import UnsoundError, UserError
 from lipscale.layers.evaluation import evaluation_mode
@@ -79,6 +80,7 @@ def measure_robustness(
     attack: Attack,
     box: Box | None,
     proof: Proof | None = None,
+    threshold: Threshold | None = None,
     cache: Cache = lambda name: {},
     on_progress: Progress = lambda what, done, total: None,
 ) -> Robustness:
@@ -93,6 +95,7 @@ def measure_robustness(
         attack: which attack, and how thorough.
         box: the range of input values, (0, 1) for pixels; None where there is none.
         proof: What is held against the attacks; by default it is made of the network.
+        threshold: From which probability on the positive one of two classes is answered; calibration has none.
         cache: where the finished parts of each attack are kept, by name.
         on_progress: called with what is being done, how much of it is done, and out of how much.
 
@@ -114,10 +117,11 @@ def measure_robustness(
     with evaluation_mode(net):
         proof = proof or prove(net, inputs.shape[1:])
         proof.require_of(net, inputs)
-        certificate, rows = proof(inputs), {}
+        (answers, radii), rows = decided(proof(inputs), threshold), {}
+        right = answers == labels
         for name, eps in zip(epsilon_names(epsilons), epsilons, strict=True):
-            trial = Trial(net, proof, inputs, labels, eps, name, attack, box, cache, on_progress)
-            rows[name] = _measure(trial, certificate.radius(labels))
+            trial = Trial(net, proof, inputs, labels, eps, name, attack, box, cache, on_progress, threshold)
+            rows[name] = _measure(trial, radii * right)
     is_pgd = attack.name == "pgd"
     return Robustness(
         attack=attack.name,
@@ -125,7 +129,7 @@ def measure_robustness(
         steps=attack.steps if is_pgd else None,
         restarts=attack.restarts if is_pgd else None,
         samples=len(labels),
-        accuracy=float((certificate.logits.argmax(1) == labels).double().mean()),
+        accuracy=float(right.double().mean()),
         at=rows,
     )
 

@@ -25,8 +25,23 @@ Device = Annotated[
 DataDir = Annotated[Path | None, typer.Option(help="Where the data sets lie now, if not where they were.")]
 
 
+Threshold = Annotated[
+    float | None,
+    typer.Option(metavar="P", help="For two classes: from which probability on the second one is answered."),
+]
+Positive = Annotated[
+    str | None, typer.Option(metavar="CLASS", help="The class that the threshold is about, if not the second one.")
+]
+
+
 def evaluate(
     run: RunFolder,
+    on: Annotated[
+        Path | None,
+        typer.Option(metavar="DATA", help="New labelled data instead of the test part: a table, a folder or an .npz."),
+    ] = None,
+    threshold: Threshold = None,
+    positive: Positive = None,
     epsilon: Annotated[
         str | None, typer.Option(help="Radii to attack at, and to certify beside the run's own, such as 0.1,36/255.")
     ] = None,
@@ -39,47 +54,63 @@ def evaluate(
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Measure a run on the test part of its data, then attack it.
+    """Measure a run on the test part of its data, or on new data, then attack it.
 
     First accuracy, calibration with its uncertainty, and certified accuracy, on all test samples. Then, on a subset,
     the accuracy that an attack leaves, and what attacks on the confidence do to calibration, beside what is certified.
     A certificate that an attack breaks is an error (exit code 1). The attack's result is kept in RUN/robustness.json;
-    a stopped one goes on where it was:
+    a stopped one goes on where it was. With --on or --threshold all results go into RUN/evaluations instead:
 
         lipscale evaluate RUN --attack none
+
+        lipscale evaluate RUN --on new.csv --threshold 0.2
 
         lipscale evaluate RUN --attack autoattack --attack-samples 1000 --epsilon 0.5
     """
     from lipscale.attacks import require_autoattack
     from lipscale.certificates.robustness import Attack
-    from lipscale.cli.show import print_metrics, print_robustness
-    from lipscale.runs import evaluate_run, load
+    from lipscale.cli.show import print_classes, print_metrics, print_robustness
+    from lipscale.runs import evaluate_run, evaluation_file, load
     from lipscale.runs.folder import strict_json
 
-    attack = attack.lower()
-    if attack not in ("none", "pgd", "autoattack"):
-        raise UserError(f"--attack: expected none, pgd or autoattack, got {attack!r}")
-    epsilons = _epsilons(epsilon) if epsilon is not None else None
+    attack, epsilons = attack.lower(), _epsilons(epsilon) if epsilon is not None else None
+    _require_attack(attack, epsilons)
     loaded = load(run, device=device)
     unit = loaded.preprocessing.unit
     if attack == "autoattack":
         require_autoattack(loaded.preprocessing.input_shape)
-    if attack != "none" and epsilons and not any(epsilons):
-        raise UserError(
-            "--epsilon: an attack needs a radius above 0; with --attack none only certificates are measured"
-        )
-    metrics = evaluate_run(loaded, data_dir=data_dir, epsilons=epsilons)
+    how: Any = {"on": on, "threshold": _threshold(loaded, threshold, positive), "data_dir": data_dir}
+    metrics = evaluate_run(loaded, **how, epsilons=epsilons)
     if not as_json:
         print_metrics(metrics, unit)
-    robustness = None
+        print_classes(metrics)
+    robustness, kept = None, evaluation_file(loaded, on=on, threshold=how["threshold"])
     if attack != "none":
         chosen = Attack(attack, seed=seed)  # type: ignore[arg-type]
-        robustness = _attack(loaded, chosen, samples=attack_samples, epsilons=epsilons, data_dir=data_dir)
+        robustness = _attack(loaded, chosen, samples=attack_samples, epsilons=epsilons, **how)
         if not as_json:
             print_robustness(robustness, unit, certified=metrics.is_certified)
-            typer.echo(f"\nSee it with: lipscale report {run}")
+    if not as_json and (kept or robustness):
+        typer.echo(f"\nKept in {kept}" if kept else f"\nSee it with: lipscale report {run}")
     if as_json:
         typer.echo(strict_json(asdict(metrics) | ({} if robustness is None else {"robustness": asdict(robustness)})))
+
+
+def _require_attack(attack: str, epsilons: tuple[float, ...] | None) -> None:
+    """Refuse what is no attack."""
+    if attack not in ("none", "pgd", "autoattack"):
+        raise UserError(f"--attack: expected none, pgd or autoattack, got {attack!r}")
+    if attack != "none" and epsilons and not any(epsilons):
+        problem = "an attack needs a radius above 0; with --attack none only certificates are measured"
+        raise UserError(f"--epsilon: {problem}")
+
+
+def _threshold(run: "Run", probability: float | None, positive: str | None) -> Any:
+    from lipscale.certificates import Threshold
+
+    if probability is None and positive is not None:
+        raise UserError("--positive says what --threshold is about: give both")
+    return None if probability is None else Threshold.of(run.classes, probability, positive)
 
 
 def _attack(run: "Run", attack: "Attack", **how: Any) -> "Robustness":
@@ -106,6 +137,8 @@ def predict(
         typer.Argument(metavar="FILE...", help="Pictures, .csv or .parquet tables, .npy or .npz arrays (x)."),
     ] = None,
     epsilon: Annotated[str | None, typer.Option(help="Print the certified range of each probability too.")] = None,
+    threshold: Threshold = None,
+    positive: Positive = None,
     out: Annotated[Path | None, typer.Option(help="Write a table to this .csv or .json file instead.")] = None,
     data_dir: DataDir = None,
     device: Device = None,
@@ -134,7 +167,7 @@ def predict(
         inputs, labels = first_test_samples(loaded, 10, data_dir=data_dir)
         names = [f"test sample {i}" for i in range(len(inputs))]
         truth = [loaded.classes[y] for y in labels.tolist()]
-    answers = predict(loaded, inputs, names, epsilon=largest)
+    answers = predict(loaded, inputs, names, epsilon=largest, threshold=_threshold(loaded, threshold, positive))
     if out is not None:
         write_atomically(out, (as_csv(answers) if out.suffix == ".csv" else f"{to_json(answers)}\n").encode())
         typer.echo(f"Wrote {len(answers)} predictions to {out}", err=True)

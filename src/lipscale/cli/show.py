@@ -5,10 +5,13 @@ from rich.table import Table
 
 from lipscale.certificates.robustness import Robustness
 from lipscale.cli.wording import as_commands, printable
+from lipscale.report.classes import class_rows
 from lipscale.report.tables import cells
 from lipscale.report.verdict import ATTACK_NAMES, verdict
 from lipscale.runs.evaluation import Metrics
 from lipscale.runs.predict import Prediction
+
+MOST_CLASSES = 12  # lines
 
 
 def _table(*columns: str) -> Table:
@@ -25,6 +28,19 @@ def print_metrics(metrics: Metrics, unit: str) -> None:
     console.print()
     for sentence in verdict(metrics, unit):
         console.print(as_commands(sentence), highlight=False, markup=False)
+
+
+def print_classes(metrics: Metrics) -> None:
+    """A line for each class, or for those with the smallest recall where there are many."""
+    rows = class_rows(metrics, most=MOST_CLASSES, brief=True)
+    if not rows:
+        return
+    table = _table(*rows[0])
+    for row in rows:
+        table.add_row(*map(printable, row.values()))
+    many = len(metrics.classes) > len(rows)
+    Console().print(f"\n{f'The {len(rows)} classes with the smallest recall' if many else 'Class by class'}:")
+    Console().print(table)
 
 
 def print_robustness(result: Robustness, unit: str, *, certified: bool = True) -> None:

@@ -12,6 +12,7 @@ from lipscale.data.dataset import (
     stratified,
 )
 from lipscale.data.encode import prepare
+from lipscale.data.labelled import read_labelled
 from lipscale.data.load import load_dataset
 from lipscale.data.registry import READERS, find_folder
 from lipscale.data.stored import Stored
@@ -31,6 +32,7 @@ __all__ = [
     "limit",
     "load_dataset",
     "prepare",
+    "read_labelled",
     "split_calibration",
     "stratified",
 ]

@@ -39,12 +39,17 @@ def read(path: Path, settings: DataSettings) -> Dataset:
         raise UserError(f"{path}: expected classes as a list of names, got {names.dtype} {names.shape}")
     classes = tuple(names.astype(str).tolist())
     if settings.test_data is not None:
-        parts = samples, _samples(load_arrays(settings.test_data, "x", "y"), settings.test_data)
+        parts = samples, read_samples(settings.test_data)
     elif "x_test" in arrays:
         parts = samples, _samples(arrays, path, "_test")
     else:
         parts = hold_out(samples, settings.test_fraction, classes)
     return Dataset(path.stem, *parts, classes)
+
+
+def read_samples(path: Path) -> Samples:
+    """The arrays x and y of an .npz file, as they are."""
+    return _samples(load_arrays(path, "x", "y"), path)
 
 
 def load_arrays(path: Path, *keys: str) -> dict[str, np.ndarray]:

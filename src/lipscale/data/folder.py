@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from statistics import median_low
 
-from lipscale.data.dataset import MOST_CLASSES, Dataset, Preprocessing, hint, hold_out
+from lipscale.data.dataset import MOST_CLASSES, Dataset, Preprocessing, Samples, hint, hold_out
 from lipscale.data.pictures import SUFFIXES, in_parallel, look, read_pictures
 from lipscale.errors import UserError
 from lipscale.settings import DataSettings
@@ -35,6 +35,11 @@ def read_folder(
     samples = read_pictures(found, classes, shape, fit=fit)
     parts = hold_out(samples, settings.test_fraction, classes) if test is None else samples.cut(count)
     return Dataset(folder.name, *parts, classes, augmentation="crop+flip", fit=fit)
+
+
+def read_class_folders(folder: Path, classes: tuple[str, ...], shape: tuple[int, ...], *, fit: str) -> Samples:
+    """FOLDER/CLASS/*.jpg in one piece, of classes, a size and a fit that are known already."""
+    return read_pictures(_list_pictures(folder, classes), classes, shape, fit=fit)
 
 
 def _parts(folder: Path, test: Path | None) -> tuple[Path, Path | None]:

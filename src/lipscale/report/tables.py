@@ -36,6 +36,7 @@ def cells(metrics: Metrics, epsilons: Iterable[str] = ()) -> dict[str, Cell]:
     samples = f"and {metrics.calibration_size} calibration, {metrics.test_size} test"
     return {
         "accuracy": _number(metrics.accuracy, of.accuracy),
+        **_beside_accuracy(metrics),
         "calibration error": _number(metrics.calibration_error, metrics.calibration_error_limits),
         "ECE": _number(metrics.ece, of.ece),
         "ECE of a calibrated model": _number(metrics.ece_floor, metrics.ece_band),
@@ -54,6 +55,19 @@ def cells(metrics: Metrics, epsilons: Iterable[str] = ()) -> dict[str, Cell]:
         "Phase II": Cell(f"{metrics.phase2_epochs} epochs"),
         "training samples": Cell(f"{metrics.train_size}", samples),
         "training time": Cell(f"{metrics.seconds:.0f} s"),
+    }
+
+
+def _beside_accuracy(metrics: Metrics) -> dict[str, Cell]:
+    """What accuracy is worth; nothing of runs from before this was measured."""
+    if metrics.majority_rate is None or metrics.balanced_accuracy is None:
+        return {}
+    by = Cell(f"{metrics.threshold:g}", f"from this probability on {metrics.positive}") if metrics.threshold else None
+    return {
+        "commonest class": Cell(f"{metrics.majority_rate:.4f}", f"right by always answering {metrics.commonest}"),
+        "balanced accuracy": _number(metrics.balanced_accuracy),
+        "AUC": Cell("none" if metrics.auc is None else f"{metrics.auc:.4f}", "one class against the rest, mean"),
+        **({} if by is None else {"threshold": by}),
     }
 
 

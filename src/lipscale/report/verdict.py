@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from lipscale.certificates.robustness import AttackName, Robustness
+from lipscale.metrics import beside_the_majority, empty_praise
 from lipscale.metrics.verdict import as_good_as_its_set, how_far_off, temperature_sentence
 from lipscale.runs.evaluation import Metrics
 
@@ -18,7 +19,9 @@ def verdict(metrics: Metrics, unit: str, robustness: Mapping[AttackName, Robustn
     allowed = as_good_as_its_set(metrics, metrics.calibration_size)
     low, high = map(percent, metrics.intervals.accuracy)
     share = f"{percent(metrics.accuracy)} of {metrics.test_size} test samples correctly"
-    accuracy = f"It classifies {share} (95 % interval {low} to {high})."
+    beside = beside_the_majority(metrics)
+    accuracy = f"It classifies {share} (95 % interval {low} to {high}{f'; {beside}' if beside else ''})."
+    accuracy = empty_praise(metrics, metrics.accuracy, metrics.intervals.accuracy) or accuracy
     sentences = [accuracy, *calibration, *proven, _training(metrics), allowed, advice]
     return [sentence for sentence in sentences if sentence]
 
@@ -34,6 +37,8 @@ def proven_and_attacked(metrics: Metrics, unit: str, robustness: Mapping[AttackN
     said = f"Correct and proven to stay so, as a share of all test samples: {', '.join(shares)} (l2 distance, {unit})."
     if not metrics.is_certified:
         said = "It is unconstrained and carries no certificate: nothing is proven about any change of an input."
+    if metrics.is_certified and metrics.hollow:
+        said = certified_by_class(metrics, unit)
     sentences = [said] if shares or not metrics.is_certified else []
     for result in robustness.values():
         left = [
@@ -44,6 +49,16 @@ def proven_and_attacked(metrics: Metrics, unit: str, robustness: Mapping[AttackN
         ]
         sentences.append(f"{ATTACK_NAMES[result.attack]} left correct {', '.join(left)}.")
     return sentences
+
+
+def certified_by_class(metrics: Metrics, unit: str) -> str:
+    """What is proven of the class that fares worst: a share of all samples would hide it behind the commonest one."""
+    proven = metrics.certified_recall.items()
+    worst = {eps: min((share, c) for c, share in enumerate(row) if share is not None) for eps, row in proven}
+    shares = [
+        f"{percent(share)} of {metrics.classes[c]!r} for changes up to {eps}" for eps, (share, c) in worst.items()
+    ]
+    return f"Correct and proven to stay so, of the class that fares worst: {', '.join(shares)} (l2 distance, {unit})."
 
 
 def _training(metrics: Metrics) -> str:

@@ -1,25 +1,26 @@
 """Network + data -> one result."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from lipscale.bounds import get_lipschitz, is_constrained
 from lipscale.calibration.temperature import measure_temperature, temperature_p_value
-from lipscale.certificates import certified_accuracy, prove
+from lipscale.certificates import Threshold, certified_accuracy, certified_within, decided, prove
 from lipscale.data import Samples, as_input
-from lipscale.metrics import Scores, measure
-from lipscale.metrics.intervals import Interval
+from lipscale.metrics import ClassScores, Scores, class_advice, measure, score_classes
+from lipscale.metrics.class_verdict import hollow
+from lipscale.metrics.intervals import Interval, share_interval
 from lipscale.metrics.tolerance import TOLERANCE
 
 AT_ONCE = 4096  # samples in memory
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeldOutMetrics(Scores):
-    """What was measured on the test part: the scores, and what is proven."""
+class HeldOutMetrics(ClassScores, Scores):
+    """What was measured on the test part: the scores, those of each class, and what is proven."""
 
     temperature: float  # T* on the test set, and its 95 % interval
     temperature_interval: Interval
@@ -28,6 +29,13 @@ class HeldOutMetrics(Scores):
     lipschitz_bound: float  # proven; inf where nothing is
     certified_accuracy: dict[str, float]  # by epsilon
     test_size: int
+    threshold: float | None = None  # from which probability on `positive` was answered; none: the most probable class
+    positive: str | None = None
+
+    @property
+    def hollow(self) -> str:
+        """Why the accuracy deceives, where it does: an answer that hardly depends on the input."""
+        return hollow(self, self.intervals.accuracy)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +45,7 @@ class Metrics(HeldOutMetrics):
     phase1_epochs: int
     phase2_epochs: int
     settled: bool | None  # whether the feedback came to rest; none without feedback
-    advice: str | None = None  # about a calibration set that was too small
+    advice: str | None = None  # about a calibration set that was too small, and about classes that are missed
     calibration_size: int
     train_size: int
     seconds: float
@@ -65,21 +73,47 @@ def evaluate(
     epsilons: Sequence[float],
     calibration_size: int = 0,
     tolerance: float = TOLERANCE,
+    classes: Sequence[str] = (),
+    threshold: Threshold | None = None,
 ) -> Evaluation:
-    """Accuracy, calibration with its uncertainty, and certified accuracy of a network on labelled samples."""
+    """Accuracy, calibration with its uncertainty, and certified accuracy of a network on labelled samples.
+
+    A threshold decides on the answers, and so on accuracy, classes and radii; calibration is that of the probabilities.
+    """
     proof, labels = prove(net, samples.inputs.shape[1:]), samples.labels.long()
     certificates = [proof(as_input(chunk)) for chunk in samples.inputs.split(AT_ONCE)]
-    logits, radii = (torch.cat(parts) for parts in zip(*((c.logits, c.radius()) for c in certificates), strict=True))
+    parts = [(certificate.logits, *decided(certificate, threshold)) for certificate in certificates]
+    logits, answers, radii = (torch.cat(part) for part in zip(*parts, strict=True))
+    right = answers == labels
     scores = measure(logits, labels, calibration_size=calibration_size, tolerance=tolerance)
+    certified = certified_within(radii * right, epsilons)
+    by_class = score_classes(logits, labels, classes=classes, answers=answers, certified=certified)
+    if threshold is not None:
+        scores = _with_accuracy(scores, float(right.double().mean()), len(samples))
     temperature = measure_temperature(logits, labels)
     metrics = HeldOutMetrics(
         **vars(scores),
+        **vars(by_class),
         temperature=temperature.value,
         temperature_interval=(temperature.lower, temperature.upper),
         temperature_p_value=temperature_p_value(logits, labels),
         lipschitz_constant=get_lipschitz(net) if is_constrained(net) else None,
         lipschitz_bound=proof.bound,
-        certified_accuracy=certified_accuracy(radii * (logits.argmax(1) == labels), epsilons),
+        certified_accuracy=certified_accuracy(radii * right, epsilons),
         test_size=len(samples),
+        threshold=None if threshold is None else threshold.probability,
+        positive=None if threshold is None else by_class.classes[threshold.positive],
     )
     return Evaluation(metrics, logits, labels, radii)
+
+
+def _with_accuracy(scores: Scores, accuracy: float, samples: int) -> Scores:
+    """The scores with another accuracy: that of answers by a threshold."""
+    intervals = replace(scores.intervals, accuracy=share_interval(accuracy, samples))
+    return replace(scores, accuracy=accuracy, intervals=intervals)
+
+
+def advised(training: str | None, metrics: HeldOutMetrics, *, weighted: bool) -> str | None:
+    """What to do: what a training advises on its calibration set, then what was measured advises on the classes."""
+    about_classes = class_advice(metrics, metrics.intervals.accuracy, weighted=weighted)
+    return "; ".join(filter(None, (training, about_classes))) or None

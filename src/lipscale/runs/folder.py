@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import re
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -22,6 +23,7 @@ from lipscale.settings import Settings
 SETTINGS, DATA, HISTORY = "settings.yaml", "data.json", "history.jsonl"
 CHECKPOINT, MODEL, PREDICTIONS = "checkpoint.safetensors", "model.safetensors", "predictions.safetensors"
 METRICS, VERSIONS, ROBUSTNESS, ATTACKS = "metrics.json", "versions.json", "robustness.json", "attacks"
+EVALUATIONS = "evaluations"
 
 
 def new_folder(settings: Settings) -> Path:
@@ -116,8 +118,10 @@ def strict(value: Any) -> Any:
 
 
 def strict_json(value: Any) -> str:
-    """JSON that every parser takes."""
-    return json.dumps(strict(value), indent=2, allow_nan=False)
+    """JSON that every parser takes, with a list of numbers on one line, as a row of a matrix should be."""
+    text = json.dumps(strict(value), indent=2, allow_nan=False)
+    # no text can be hit: a line break within one is written as \\n
+    return re.sub(r'\[\n\s*([^"\[\]{}]*?)\s*\]', lambda found: f"[{' '.join(found[1].split())}]", text)
 
 
 def write_json(path: Path, value: Any) -> None:

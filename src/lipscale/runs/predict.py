@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lipscale.certificates import certify
+from lipscale.certificates import Threshold, certify, decided
 from lipscale.data.inputs import read_inputs
 from lipscale.runs.run import Run
 
@@ -30,16 +30,23 @@ class Prediction:
     highest: float | None = None
 
 
-def predict(run: Run, inputs: Tensor, sources: Sequence[str], *, epsilon: float | None = None) -> list[Prediction]:
+def predict(
+    run: Run,
+    inputs: Tensor,
+    sources: Sequence[str],
+    *,
+    epsilon: float | None = None,
+    threshold: Threshold | None = None,
+) -> list[Prediction]:
     """Classify network inputs (N, *input_shape); `epsilon` asks for the certified range of each probability."""
     certificate = certify(run.net, inputs.to(next(run.net.parameters()).device))
-    probabilities, classes = torch.softmax(certificate.logits, 1).max(1)
-    radii = certificate.radius()
+    classes, radii = decided(certificate, threshold)
+    probabilities = torch.softmax(certificate.logits, 1).gather(1, classes.unsqueeze(1)).squeeze(1)
     rows = zip(sources, classes.tolist(), probabilities.tolist(), radii.tolist(), strict=True)
     answers = [Prediction(source, run.classes[c], p, r, run.preprocessing.unit) for source, c, p, r in rows]
     if epsilon is None:
         return answers
-    lower, upper = (end.tolist() for end in certificate.confidence(epsilon))
+    lower, upper = (end.tolist() for end in certificate.confidence(epsilon, classes))
     return [replace(a, lowest=lo, highest=hi) for a, lo, hi in zip(answers, lower, upper, strict=True)]
 
 

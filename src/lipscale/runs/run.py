@@ -9,13 +9,14 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from lipscale._files import load_tensors, save_tensors
+from lipscale.certificates import Threshold
 from lipscale.certificates.robustness import Attack, Robustness, attack_samples, measure_robustness
-from lipscale.data import Preprocessing, Samples, as_input
+from lipscale.data import Preprocessing, Samples, as_input, read_labelled
 from lipscale.errors import UnusableError, UserError
 from lipscale.runs import folder as files
 from lipscale.runs.assembly import box_of, build_network, device_of, pick_device, read_data
 from lipscale.runs.attack_cache import KeptTensors
-from lipscale.runs.evaluation import Evaluation, Metrics, evaluate
+from lipscale.runs.evaluation import Evaluation, Metrics, advised, evaluate
 from lipscale.runs.lock import locked
 from lipscale.settings import Settings
 from lipscale.training.checkpoint import load_network
@@ -74,19 +75,63 @@ def read_results(folder: Path) -> tuple[Settings, Metrics, tuple[str, ...], Prep
     return settings, metrics, about.classes, about.preprocessing
 
 
-def evaluate_run(run: Run, *, data_dir: Path | None = None, epsilons: tuple[float, ...] | None = None) -> Metrics:
-    """The run's metrics, measured again on the test part of its data, and written; `epsilons` adds more radii."""
+def evaluate_run(
+    run: Run,
+    *,
+    on: str | Path | None = None,
+    threshold: Threshold | None = None,
+    data_dir: Path | None = None,
+    epsilons: tuple[float, ...] | None = None,
+) -> Metrics:
+    """The run's metrics, measured again on the test part of its data, or on new data, and written.
+
+    Args:
+        run: A finished run.
+        on: New labelled data: a table, a folder of class folders or an .npz file, as the run was trained on.
+        threshold: From which probability on the positive one of two classes is answered.
+        data_dir: Where the data sets lie now, if not where they were.
+        epsilons: Radii to certify beside the run's own.
+
+    Returns:
+        The metrics. They replace those in metrics.json; with `on` or a threshold, metrics.json stays and they go where
+        `evaluation_file` says.
+
+    Example:
+        >>> import lipscale
+        >>> from lipscale.runs import evaluate_run
+        >>> evaluate_run(lipscale.load("runs/fraud"), on="march.csv").recall  # doctest: +SKIP
+        (0.9993, 0.6129)
+    """
     measured = evaluate(
         run.net,
-        held_out_samples(run, data_dir=data_dir),
+        labelled_samples(run, on, data_dir=data_dir),
         epsilons=sorted({*run.settings.epsilons, *(epsilons or ())}),
         calibration_size=run.metrics.calibration_size,
         tolerance=run.settings.calibration_tolerance,
+        classes=run.classes,
+        threshold=threshold,
     )
-    metrics = dataclasses.replace(run.metrics, **vars(measured.metrics))
-    save_predictions(run.folder, measured)
-    files.write_json(run.folder / files.METRICS, asdict(metrics))
+    weighted = run.settings.class_weights != "none"
+    about_classes = advised(None, run.metrics, weighted=weighted) or ""  # measured then: now it may be something else
+    about_training = (run.metrics.advice or "").removesuffix(about_classes).removesuffix("; ")
+    advice = advised(about_training, measured.metrics, weighted=weighted)
+    metrics = dataclasses.replace(run.metrics, **vars(measured.metrics), advice=advice)
+    if file := evaluation_file(run, on=on, threshold=threshold):
+        file.parent.mkdir(exist_ok=True)
+        files.write_json(file, asdict(metrics))
+    else:
+        save_predictions(run.folder, measured)
+        files.write_json(run.folder / files.METRICS, asdict(metrics))
     return metrics
+
+
+def evaluation_file(run: Run, *, on: str | Path | None = None, threshold: Threshold | None = None) -> Path | None:
+    """Where what was measured on new data, or with a threshold, is kept; none for the run's own metrics.json."""
+    if on is None and threshold is None:
+        return None
+    stem = "test" if on is None else Path(on).resolve().stem
+    by = "" if threshold is None else f"-{run.classes[threshold.positive]}-from-{threshold.probability:g}"
+    return run.folder / files.EVALUATIONS / f"{stem}{by}.json".replace("/", "_")
 
 
 def attack_run(
@@ -94,12 +139,14 @@ def attack_run(
     attack: Attack,
     *,
     samples: int,
+    on: str | Path | None = None,
+    threshold: Threshold | None = None,
     epsilons: tuple[float, ...] | None = None,
     data_dir: Path | None = None,
     on_progress: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> Robustness:
-    """Attack a subset of the test part; the result is kept in the folder, and so is what a killed attack finished."""
-    test = held_out_samples(run, data_dir=data_dir)
+    """Attack a subset of the test part, or of new data; the result is kept, and so is what a killed attack finished."""
+    test = labelled_samples(run, on, data_dir=data_dir)
     attacked = attack_samples(test, samples, seed=attack.seed)
     result = measure_robustness(
         run.net,
@@ -107,10 +154,20 @@ def attack_run(
         epsilons=[eps for eps in epsilons or run.settings.epsilons if eps > 0],  # at zero there is nothing to attack
         attack=attack,
         box=box_of(run.preprocessing),
+        threshold=threshold,
         cache=lambda name: KeptTensors(run.folder / files.ATTACKS / name),
         on_progress=on_progress,
     )
     result = dataclasses.replace(result, test_size=len(test))
+    if file := evaluation_file(run, on=on, threshold=threshold):
+        files.write_json(file, files.read_json(file) | {"robustness": asdict(result)})
+        return result
+    _keep(run, attack, result)
+    return result
+
+
+def _keep(run: Run, attack: Attack, result: Robustness) -> None:
+    """Put an attack on the test part into robustness.json."""
     with locked(run.folder, wait=60):  # another attack may end at the same time
         stored = files.stored_attacks(run.folder)
         kept = stored[attack.name].at if attack.name in stored else {}
@@ -118,7 +175,13 @@ def attack_run(
         rows = {e: row for e, row in result.at.items() if row.samples >= kept.get(e, row).samples}
         stored[attack.name] = dataclasses.replace(result, at={**kept, **rows})
         files.write_json(run.folder / files.ROBUSTNESS, {name: asdict(found) for name, found in stored.items()})
-    return result
+
+
+def labelled_samples(run: Run, on: str | Path | None, *, data_dir: Path | None = None) -> Samples:
+    """New labelled data, read as the run's own were, or else the test part; where the run's network is."""
+    if on is None:
+        return held_out_samples(run, data_dir=data_dir)
+    return read_labelled(Path(on), run.settings, run.preprocessing, run.classes).to(device_of(run.net))
 
 
 def held_out_samples(run: Run, *, data_dir: Path | None = None) -> Samples:

@@ -17,7 +17,7 @@ from lipscale.data import Dataset
 from lipscale.errors import StoppedError, UnusableError, UnwritableError
 from lipscale.runs import folder as files
 from lipscale.runs.assembly import Parts, assemble, device_of, read_data, resolve, within_minutes
-from lipscale.runs.evaluation import Metrics, evaluate
+from lipscale.runs.evaluation import Metrics, advised, evaluate
 from lipscale.runs.lock import locked
 from lipscale.runs.run import Run, load, save_predictions
 from lipscale.runs.settings_file import as_yaml
@@ -79,7 +79,7 @@ def train(
             files.clear(folder)
             raise
         on_start(folder, settings)
-        return _fit(folder, settings, parts, progress, on_epoch, should_stop)
+        return _fit(folder, settings, parts, dataset.classes, progress, on_epoch, should_stop)
 
 
 def resume(
@@ -126,13 +126,14 @@ def resume(
             raise UnusableError(f"{problem}: put the old ones back, or start a new run")
         write_atomically(folder / files.HISTORY, "".join(lines).encode())
         on_start(folder, settings)
-        return _fit(folder, settings, parts, progress, on_epoch, should_stop)
+        return _fit(folder, settings, parts, dataset.classes, progress, on_epoch, should_stop)
 
 
 def _fit(
     folder: Path,
     settings: Settings,
     parts: Parts,
+    classes: tuple[str, ...],
     progress: bool,
     on_epoch: Callable[[Epoch], None],
     should_stop: Callable[[], bool],
@@ -167,6 +168,7 @@ def _fit(
             epsilons=settings.epsilons,
             calibration_size=result.calibration_size,
             tolerance=settings.calibration_tolerance,
+            classes=classes,
         )
         save_predictions(folder, evaluation)
         metrics = Metrics(
@@ -174,7 +176,7 @@ def _fit(
             phase1_epochs=result.epochs_of(1),
             phase2_epochs=result.epochs_of(2),
             settled=result.converged,
-            advice=result.advice,
+            advice=advised(result.advice, evaluation.metrics, weighted=settings.class_weights != "none"),
             calibration_size=result.calibration_size,
             train_size=result.train_size,
             seconds=result.seconds,
