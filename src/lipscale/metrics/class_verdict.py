@@ -53,7 +53,7 @@ def class_advice(scores: ClassScores, interval: Interval, *, weighted: bool = Fa
     missed = sorted(
         (share, c)
         for c, share in enumerate(scores.recall)
-        if share is not None and share < MISSED and FEW <= counts[c] < even / 2
+        if share is not None and share < MISSED and (reason or counts[c] >= FEW) and counts[c] < even / 2
     )
     if not missed:
         return f"{reason}: more `epochs` or more data may help" if reason else None

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from lipscale.report.ranking import ranking_curves
 from lipscale.report.record import RunRecord
 from lipscale.report.reliability import reliability_grid, with_answers
 from lipscale.report.theme import BAD, FAINT, GOOD, INK, Drawn, colour, style
@@ -20,7 +21,8 @@ MARKERS = {"pgd": "o", "autoattack": "s"}
 
 def draw_all(runs: Sequence[RunRecord]) -> list[Drawn]:
     """Every figure that these runs have the records for."""
-    drawn = [dynamics(runs), reliability_diagrams(runs), certified_accuracies(runs), confidence_histogram(runs)]
+    usual = (dynamics, reliability_diagrams, certified_accuracies, confidence_histogram, ranking_curves)
+    drawn = [figure_of(runs) for figure_of in usual]
     return [figure for figure in drawn if figure is not None]
 
 

@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from lipscale._files import write_atomically
 from lipscale.errors import UserError
+from lipscale.report.classes import render_classes
 from lipscale.report.record import RunRecord, read_records
 from lipscale.report.tables import cells, shown_settings, side_by_side
 from lipscale.report.verdict import ATTACK_NAMES, verdict
@@ -78,7 +79,7 @@ def render(runs: Sequence[RunRecord], drawn: "Sequence[Drawn]") -> str:
     from lipscale.report.theme import as_svg
 
     template, css, js = ((files("lipscale.report") / f"page.{kind}").read_text() for kind in ("html", "css", "js"))
-    several = len(runs) > 1
+    several, ranking = len(runs) > 1, next((figure for figure in drawn if figure.name == "ranking"), None)
     wide = {figure.name: several and figure.name == "reliability" for figure in drawn}
     return Environment(autoescape=True).from_string(template).render(
         title="lipscale: " + ", ".join(run.name for run in runs),
@@ -88,7 +89,8 @@ def render(runs: Sequence[RunRecord], drawn: "Sequence[Drawn]") -> str:
         tiles={} if several else {n: c for n, c in cells(runs[0].metrics).items() if n.startswith(TILES)},
         numbers=side_by_side(runs),
         wide=wide,
-        figures=sorted(drawn, key=lambda figure: wide[figure.name]),  # wide ones last
+        figures=sorted((f for f in drawn if f is not ranking), key=lambda figure: wide[figure.name]),  # wide ones last
+        classes=render_classes(runs, ranking),
         svg={figure.name: Markup(as_svg(figure.figure, salt=figure.name)) for figure in drawn},
         missing=[f"{run.name}: {sentence}" if several else sentence for run in runs for sentence in run.missing],
         explorer=_explorer(runs),

@@ -60,7 +60,7 @@ class Answers:
         steps, shares = certified_accuracy_curve(self.certified.clamp(max=1e6))
         if len(steps) == 0:
             return [0.0, 1.0], [0.0, 0.0]
-        kept, values = _thinned(steps, shares)
+        kept, values = thinned(steps, shares)
         return [0.0, *kept, kept[-1]], [values[0], *values, 0.0]
 
     def selective_curves(self) -> list[list[float]]:
@@ -68,10 +68,10 @@ class Answers:
         confidence, order = self.confidence.sort()
         left = torch.arange(len(order), 0, -1, dtype=torch.float64)  # samples at or above the i-th smallest confidence
         accuracy = self.right[order].double().flip(0).cumsum(0).flip(0) / left
-        return _thinned(confidence, left / len(order), accuracy)
+        return thinned(confidence, left / len(order), accuracy)
 
 
-def _thinned(*curves: Tensor) -> list[list[float]]:
+def thinned(*curves: Tensor) -> list[list[float]]:
     """Some of the points, from the first to the last."""
     count = len(curves[0])
     keep = torch.linspace(0, count - 1, min(CURVE_POINTS, count)).round().long()
@@ -127,6 +127,8 @@ def read_record(
         missing.append(f"{ROBUSTNESS} is damaged, so attacks are not shown: {evaluate} makes them again.")
     elif not robustness:
         missing.append(f"No attack has been made yet: {evaluate}")
+    if not metrics.confusion:
+        missing.append(f"Nothing was measured class by class when the run was made: {evaluate} does it now.")
     answers = _answers(folder / PREDICTIONS, len(classes))
     samples: tuple[tuple[Sample, ...], tuple[Sample, ...]] = (), ()
     if answers is None:
