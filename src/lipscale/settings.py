@@ -60,6 +60,7 @@ class DataSettings(StageSettings):
     label: str | None = setting(None, "The column of a table that names the class.")
     drop: Names = setting((), "Columns of a table to leave out, such as id,name.")
     categories: Names = setting((), "Columns that hold categories although they look like numbers.")
+    numbers: Names = setting((), "Columns that hold numbers although they look like ids or zip codes.")
     test_data: Path | None = setting(None, "The test part, if it is separate: of the same kind as `data`.")
     test_fraction: Share = setting(0.2, "Share held out for the test where your data have no test part.")
     data_dir: Path | None = setting(None, "Where data sets lie; else $LIPSCALE_DATA and the system's folders.")
@@ -78,7 +79,7 @@ class DataSettings(StageSettings):
         "auto", "Read pictures in folders in grey or colour; auto takes grey where all of them are."
     )
 
-    @field_validator("drop", "categories", mode="before")
+    @field_validator("drop", "categories", "numbers", mode="before")
     @classmethod
     def _names(cls, value: Any) -> Any:
         """A single name and "id,name" from a flag are welcome."""

@@ -64,19 +64,22 @@ def test_predict_answers_for_files_and_for_the_test_part(run, tmp_path):
     folder, _ = run
     shown = lipscale("predict", folder).stdout
     assert "certified radius" in shown
-    assert "truth" in shown
+    assert "true_class" in shown
     (tmp_path / "row.csv").write_text(",".join(["0.5"] * 64) + "\n")
     answers = json.loads(lipscale("predict", folder, tmp_path / "row.csv", "--json").stdout)
-    assert answers[0].keys() == {"source", "label", "probability", "radius", "unit"}
+    every = [f"p_{digit}" for digit in range(10)]
+    assert [*answers[0]] == ["source", "label", "probability", "radius", "unit", *every]
+    assert sum(answers[0][name] for name in every) == pytest.approx(1, abs=1e-12)
+    assert answers[0][f"p_{answers[0]['label']}"] == answers[0]["probability"] == max(answers[0][n] for n in every)
     lipscale("predict", folder, tmp_path / "row.csv", "--out", tmp_path / "answers.csv", "--epsilon", "0.1")
     head, row = (tmp_path / "answers.csv").read_text().splitlines()
-    assert head == "source,label,probability,radius,unit,lowest,highest"
+    assert head == ",".join(["source,label,probability,radius,unit,lowest,highest", *every])
     assert row.split(",")[1] == answers[0]["label"]
     lipscale("predict", folder, "--out", tmp_path / "answers.json")
     assert len(json.loads((tmp_path / "answers.json").read_text())) == 10
     refused = lipscale("predict", folder, "--out", tmp_path / "answers.txt", check=False)
     assert refused.returncode == 2
-    assert ".csv or .json" in refused.stderr
+    assert ".csv, .parquet or .json" in refused.stderr
 
 
 def test_data_list_tells_where_and_how(tmp_path):
@@ -230,11 +233,13 @@ def test_names_from_files_are_shown_as_text(capsys):
     from lipscale.cli.show import print_predictions
     from lipscale.runs.predict import Prediction
 
-    print_predictions([Prediction("[red]a[/red]", "[/b] \x1b[31mdog", 0.5, 0.1, "pixels")], ["[bold]cat"])
+    answer = Prediction("[red]a[/red]", "[/b] \x1b[31mdog", 0.5, 0.1, "pixels", kept={"true_[i]": "[bold]cat"})
+    print_predictions([answer])
     shown = capsys.readouterr().out
     assert "[red]a[/red]" in shown
     assert "[/b]" in shown
     assert "[bold]cat" in shown
+    assert "true_[i]" in shown
     assert "\x1b[31m" not in shown
 
 

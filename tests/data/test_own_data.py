@@ -20,7 +20,7 @@ from lipscale.data.plain_pickle import read_plain_pickle
 from lipscale.data.stored import Stored
 from lipscale.errors import UserError
 from lipscale.losses import class_weights, offset_cross_entropy
-from lipscale.runs.predict import as_csv, predict, read_inputs
+from lipscale.runs.predict import as_bytes, predict, read_inputs
 from lipscale.settings import Settings
 from makers import (
     python2_pickle,
@@ -80,11 +80,10 @@ class TestTables:
             "y": pa.array([i % 2 for i in range(n)], pa.int64()),
         }
         pq.write_table(pa.table(columns), tmp_path / "t.parquet")
-        with pytest.raises(UserError, match="column 'when' holds timestamp.*`drop`"):
-            load_csv(tmp_path / "t.parquet")
-        found = load_csv(tmp_path / "t.parquet", drop=("when",), categories=("code",))
+        found = load_csv(tmp_path / "t.parquet", numbers=("whole",), categories=("code",))
         assert found.classes == ("0", "1")
-        assert [column.categories for column in found.columns] == [(), (), ("False", "True"), ("0", "1", "2")]
+        assert [column.categories for column in found.columns] == [(), (), ("False", "True"), ("0", "1", "2"), ()]
+        assert [column.dates for column in found.columns] == ["", "", "", "", "iso"]
         assert int(found.train.inputs.isnan().sum() + found.test.inputs.isnan().sum()) == 1
 
     def test_missing_values_are_named_and_stand_at_the_mean(self, tmp_path, caplog):
@@ -97,7 +96,8 @@ class TestTables:
         assert "missing values in 'a' (5), 'kind' (1)" in caplog.text
         assert raw.train.inputs.isnan().sum() == 6
         assert (ready.train.inputs[:, 0] == 0).sum() == 5
-        assert (ready.train.inputs[:, 2:].abs().sum(1) == 0).sum() == 1
+        assert torch.equal(ready.train.inputs[:, 1], raw.train.inputs[:, 0].isnan().float())  # the indicator
+        assert (ready.train.inputs[:, 3:].abs().sum(1) == 0).sum() == 1
         assert done.column_mean[0] == pytest.approx(float(raw.train.inputs[:, 0].nanmean()))
 
     def test_numbers_as_labels_sort_by_size_and_a_column_can_turn_out_to_be_text_late(self, tmp_path):
@@ -131,7 +131,7 @@ class TestTables:
 
     def test_the_test_part_is_stratified(self, tmp_path):
         rows = [[str(i), "rare" if i % 10 == 0 else "common"] for i in range(200)]
-        found = load_csv(write_csv(tmp_path / "t.csv", rows, header=("a", "y")), test_fraction=0.3)
+        found = load_csv(write_csv(tmp_path / "t.csv", rows, header=("a", "y")), test_fraction=0.3, numbers=("a",))
         assert torch.bincount(found.test.labels).tolist() == [54, 6]
 
     def test_a_run_predicts_raw_rows_and_a_moved_column_changes_nothing(self, tmp_path, caplog):
@@ -149,7 +149,8 @@ class TestTables:
         answers = predict(loaded, one, names)
         assert answers[0].unit == loaded.preprocessing.unit
         assert sum(a.label == row[3] for a, row in zip(answers, rows[:9], strict=True)) >= 6
-        assert as_csv(answers).splitlines()[0] == "source,label,probability,radius,unit"
+        head = as_bytes(answers, ".csv").decode().splitlines()[0]
+        assert head == "source,label,probability,radius,unit,p_class0,p_class1,p_class2"
         write_csv(tmp_path / "new.csv", [["1", "", "violet"]], header=("a", "b", "kind"))
         read_inputs([tmp_path / "new.csv"], loaded.preprocessing)
         assert "2 values are missing or categories that the run has not seen, such as 'b' in row 1" in caplog.text

@@ -6,10 +6,11 @@ from lipscale.training.progress import Display
 
 
 class Counting(Display):
-    """A bar for each thing that is counted, in a terminal."""
+    """A bar for each thing that is counted, in a terminal; where there are fewer than `least`, none."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, least: int = 0) -> None:
         super().__init__(None)
+        self.least = least
         self.tasks: dict[str, TaskID] = {}
         if self.console.is_terminal:
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -17,7 +18,7 @@ class Counting(Display):
 
     def count(self, what: str, done: int, total: int) -> None:
         """Show that `done` of `total` are finished."""
-        if self.bar:
+        if self.bar and total >= self.least:
             if what not in self.tasks:
                 self.tasks[what] = self.bar.add_task(what)
             self.bar.update(self.tasks[what], completed=done, total=total)

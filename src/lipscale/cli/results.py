@@ -1,4 +1,4 @@
-"""The commands that work on finished runs: evaluate | predict | audit | report."""
+"""The commands that measure finished runs: evaluate | audit | report; and the flags that they share."""
 
 import json
 from dataclasses import asdict
@@ -73,13 +73,13 @@ def evaluate(
     from lipscale.runs import evaluate_run, evaluation_file, load
     from lipscale.runs.folder import strict_json
 
-    attack, epsilons = attack.lower(), _epsilons(epsilon) if epsilon is not None else None
+    attack, epsilons = attack.lower(), epsilons_of(epsilon) if epsilon is not None else None
     _require_attack(attack, epsilons)
     loaded = load(run, device=device)
     unit = loaded.preprocessing.unit
     if attack == "autoattack":
         require_autoattack(loaded.preprocessing.input_shape)
-    how: Any = {"on": on, "threshold": _threshold(loaded, threshold, positive), "data_dir": data_dir}
+    how: Any = {"on": on, "threshold": threshold_of(loaded, threshold, positive), "data_dir": data_dir}
     metrics = evaluate_run(loaded, **how, epsilons=epsilons)
     if not as_json:
         print_metrics(metrics, unit)
@@ -105,7 +105,8 @@ def _require_attack(attack: str, epsilons: tuple[float, ...] | None) -> None:
         raise UserError(f"--epsilon: {problem}")
 
 
-def _threshold(run: "Run", probability: float | None, positive: str | None) -> Any:
+def threshold_of(run: "Run", probability: float | None, positive: str | None) -> Any:
+    """A threshold from its two flags, if they are given."""
     from lipscale.certificates import Threshold
 
     if probability is None and positive is not None:
@@ -126,55 +127,9 @@ def _attack(run: "Run", attack: "Attack", **how: Any) -> "Robustness":
         raise typer.Exit(130) from None
 
 
-def _epsilons(text: str) -> tuple[float, ...]:
+def epsilons_of(text: str) -> tuple[float, ...]:
+    """Radii from a flag."""
     return Settings.checked({"epsilons": text}, place={"epsilons": "--epsilon"}).epsilons
-
-
-def predict(
-    run: RunFolder,
-    files: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="FILE...", help="Pictures, .csv or .parquet tables, .npy or .npz arrays (x)."),
-    ] = None,
-    epsilon: Annotated[str | None, typer.Option(help="Print the certified range of each probability too.")] = None,
-    threshold: Threshold = None,
-    positive: Positive = None,
-    out: Annotated[Path | None, typer.Option(help="Write a table to this .csv or .json file instead.")] = None,
-    data_dir: DataDir = None,
-    device: Device = None,
-    as_json: Json = False,
-) -> None:
-    """Print class, probability and certified radius for files, or for the first ten test samples.
-
-    No change of the input that is smaller than the certified radius (in l2 norm) can change the class. The input is
-    what the network sees: pictures are converted and resized to it first. With `--epsilon 0.1` the range is printed
-    in which the probability provably stays under every change up to 0.1.
-    """
-    from lipscale._files import write_atomically
-    from lipscale.cli.show import print_predictions
-    from lipscale.runs import first_test_samples, load
-    from lipscale.runs.predict import as_csv, predict, read_inputs
-    from lipscale.runs.predict import as_json as to_json
-
-    if out is not None and out.suffix not in (".csv", ".json"):
-        raise UserError(f"--out {out}: expected a name that ends in .csv or .json")
-    largest = _epsilons(epsilon)[0] if epsilon else None
-    loaded = load(run, device=device)
-    truth: list[str] = []
-    if files:
-        inputs, names = read_inputs(files, loaded.preprocessing)
-    else:
-        inputs, labels = first_test_samples(loaded, 10, data_dir=data_dir)
-        names = [f"test sample {i}" for i in range(len(inputs))]
-        truth = [loaded.classes[y] for y in labels.tolist()]
-    answers = predict(loaded, inputs, names, epsilon=largest, threshold=_threshold(loaded, threshold, positive))
-    if out is not None:
-        write_atomically(out, (as_csv(answers) if out.suffix == ".csv" else f"{to_json(answers)}\n").encode())
-        typer.echo(f"Wrote {len(answers)} predictions to {out}", err=True)
-    elif as_json:
-        typer.echo(to_json(answers))
-    else:
-        print_predictions(answers, truth, certified=loaded.settings.method in CONSTRAINED)
 
 
 def audit(

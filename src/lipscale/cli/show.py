@@ -63,16 +63,27 @@ def print_robustness(result: Robustness, unit: str, *, certified: bool = True) -
     console.print(calibration)
 
 
-def print_predictions(answers: list[Prediction], truth: list[str], *, certified: bool = True) -> None:
-    """Predictions, one a line, with what is certified and with the true classes where they are known."""
-    ranges = certified and answers[0].lowest is not None
-    shown = {"certified radius": certified, "certified range": ranges, "truth": truth}
-    table = _table("input", "class", "probability", *(name for name, wanted in shown.items() if wanted))
-    for i, answer in enumerate(answers):
-        row = [printable(answer.source), printable(answer.label), f"{answer.probability:.4f}"]
-        row += [f"{answer.radius:.4f}"] if certified else []
-        row += [f"{answer.lowest:.4f} to {answer.highest:.4f}"] if ranges else []
-        table.add_row(*row, *map(printable, truth[i : i + 1]))
+def print_predictions(answers: list[Prediction], *, certified: bool = True) -> None:
+    """Predictions, one a line, with what is certified and with the columns that were kept, the truth among them."""
+    rows = [_shown(answer, certified=certified) for answer in answers]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    if not any(row.get("outside") for row in rows):
+        names = [name for name in names if name != "outside"]
+    table = _table(*map(printable, names))
+    for row in rows:
+        table.add_row(*(printable(row.get(name, "")) for name in names))
     Console().print(table)
     radii = f"Radii are l2 distances in {answers[0].unit}."
     Console().print(radii if certified else "The network is unconstrained and carries no certificate.")
+
+
+def _shown(answer: Prediction, *, certified: bool) -> dict[str, str]:
+    """What of an answer is shown, by the heads of the columns."""
+    row = {"input": answer.source, "class": answer.label, "probability": f"{answer.probability:.4f}"}
+    if certified:
+        row["certified radius"] = f"{answer.radius:.4f}"
+        if answer.lowest is not None:
+            row["certified range"] = f"{answer.lowest:.4f} to {answer.highest:.4f}"
+        row |= {f"radius of {name}": "" if r is None else f"{r:.4g}" for name, r in answer.radii.items()}
+    row |= {"outside": answer.outside or ""}
+    return row | {name: "" if value is None else str(value) for name, value in answer.kept.items()}

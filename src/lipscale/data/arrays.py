@@ -103,7 +103,7 @@ def _inputs(array: np.ndarray, path: Path) -> Tensor:
     return as_pixels(array, path)
 
 
-def as_pixels(array: np.ndarray, path: Path) -> Tensor:
+def as_pixels(array: np.ndarray, path: Path | str) -> Tensor:
     """Images as they are, bytes or numbers in [0, 1]; what is not finite is named elsewhere, with its place."""
     if array.dtype == np.uint8:
         return torch.from_numpy(array)

@@ -4,6 +4,7 @@ import difflib
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import ceil, isfinite, prod
 from typing import Self
 
@@ -61,15 +62,17 @@ class Samples:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: numbers, or one of some categories."""
+    """A column of a table: numbers, dates (which are numbers of days), or one of some categories."""
 
     name: str
     categories: tuple[str, ...] = ()  # none: the column holds numbers
+    dates: str = ""  # the form of its dates: iso, or as of strptime
+    missing: bool = False  # whether numbers were missing in the training part: then one more input says so
 
     @property
     def features(self) -> int:
         """How many inputs of a network it becomes."""
-        return max(1, len(self.categories))
+        return len(self.categories) or 1 + self.missing
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,7 @@ class Preprocessing:
     column_mean: tuple[float, ...] = ()  # tables only: raw columns are standardised before the network
     column_std: tuple[float, ...] = ()
     columns: tuple[Column, ...] = ()  # tables with a header: their columns, in order
+    column_range: tuple[tuple[float, float], ...] = ()  # the least and the largest number that training saw
     fit: str = "stretch"  # how a picture of another size is brought to input_shape
 
     def __post_init__(self) -> None:
@@ -92,7 +96,9 @@ class Preprocessing:
         features = sum(column.features for column in self.columns) or columns
         if not len(self.column_mean) == len(self.column_std) == columns or (columns and features != shape[0]):
             raise UserError(f"expected mean and std of {columns} columns that make {shape} features")
-        numbers = (*self.mean, *self.column_mean, *self.column_std)
+        if len(self.column_range) not in (0, columns):  # runs of earlier versions have none
+            raise UserError(f"expected the ranges of {columns} columns, got {len(self.column_range)}")
+        numbers = (*self.mean, *self.column_mean, *self.column_std, *chain(*self.column_range))
         if not all(map(isfinite, numbers)) or min(self.column_std, default=1) <= 0:
             raise UserError("expected finite means and positive stds")
 

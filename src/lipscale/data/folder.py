@@ -73,10 +73,10 @@ def _list_pictures(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, s
     for entry in found:
         if classes and entry.name not in classes:
             raise UserError(f"{entry} is no class of this set; {hint(entry.name, classes)}")
-    return [(path, entry.name) for entry in found for path in _pictures(entry)]
+    return [(path, entry.name) for entry in found for path in pictures_below(entry)]
 
 
-def _pictures(folder: Path) -> list[Path]:
+def pictures_below(folder: Path) -> list[Path]:
     """All pictures below a folder, in order; links to other folders are not followed."""
     files = [Path(base) / name for base, _, names in os.walk(folder) for name in names if not name.startswith(".")]
     found = [path for path in files if path.name.lower().endswith(SUFFIXES)]

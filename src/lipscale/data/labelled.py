@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lipscale.data import arrays
 from lipscale.data.dataset import Preprocessing, Samples, check_samples
-from lipscale.data.encode import encode
+from lipscale.data.encode import encode, require_numbers
 from lipscale.data.folder import read_class_folders
 from lipscale.data.table import read_table
 from lipscale.data.table_file import TABLES, open_table
@@ -48,8 +48,7 @@ def _table(path: Path, settings: DataSettings, done: Preprocessing, classes: tup
 def _arrays(path: Path, done: Preprocessing, classes: tuple[str, ...]) -> Samples:
     samples = arrays.read_samples(path)
     found, shape = tuple(samples.inputs.shape[1:]), (len(done.columns),) if done.columns else done.input_shape
-    if any(column.categories for column in done.columns):
-        raise UserError(f"{path}: the run's table has categories; give a .csv or .parquet table with its columns")
+    require_numbers(str(path), done)
     if found != shape:
         raise UserError(f"{path}: the run takes inputs of shape {shape}, got {found}")
     check_samples(samples, str(path), len(classes))

@@ -43,26 +43,31 @@ def look(path: Path) -> tuple[tuple[int, int], bool]:
 
 
 def read_picture(path: Path, shape: tuple[int, ...], *, fit: str) -> np.ndarray:
+    """The picture in a file as bytes of shape (C, H, W), see `as_bytes`."""
+    with _opened(path) as picture, LARGE_ONES if prod(picture.size) > LARGE else nullcontext():
+        return as_bytes(picture, shape, fit=fit, name=str(path))
+
+
+def as_bytes(picture: Image.Image, shape: tuple[int, ...], *, fit: str, name: str) -> np.ndarray:
     """A picture as bytes of shape (C, H, W): grey for one channel, else RGB.
 
     `fit` says what to do with another size: "crop" scales it to cover and cuts the rest off evenly, "stretch" ignores
     the proportions, "pad" scales it to fit and adds black. What shines through a transparent picture is white.
     """
     channels, height, width = shape
-    with _opened(path) as picture, LARGE_ONES if prod(picture.size) > LARGE else nullcontext():
-        if picture.mode.startswith(("I", "F")):
-            raise UserError(f"{path} has more than 8 bits a pixel ({picture.mode}); convert it to 8 bits first")
-        large = prod(picture.size) > LARGE
-        picture.draft(None, (2 * width, 2 * height))  # a large JPEG is decoded at a fraction of its size
-        seen = ImageOps.exif_transpose(_reduced(picture, 2 * max(width, height)) if large else picture)
-        if seen.has_transparency_data:
-            seen = seen.convert("RGBA")
-            seen = Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen)
-        seen = seen.convert("L" if channels == 1 else "RGB")
-        if seen.size != (width, height):
-            resize: Any = {"crop": ImageOps.fit, "pad": ImageOps.pad}.get(fit, Image.Image.resize)
-            seen = resize(seen, (width, height), Image.Resampling.BILINEAR)
-        return np.asarray(seen, np.uint8).reshape(height, width, channels).transpose(2, 0, 1)
+    if picture.mode.startswith(("I", "F")):
+        raise UserError(f"{name} has more than 8 bits a pixel ({picture.mode}); convert it to 8 bits first")
+    large = prod(picture.size) > LARGE
+    picture.draft(None, (2 * width, 2 * height))  # a large JPEG is decoded at a fraction of its size
+    seen = ImageOps.exif_transpose(_reduced(picture, 2 * max(width, height)) if large else picture)
+    if seen.has_transparency_data:
+        seen = seen.convert("RGBA")
+        seen = Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen)
+    seen = seen.convert("L" if channels == 1 else "RGB")
+    if seen.size != (width, height):
+        resize: Any = {"crop": ImageOps.fit, "pad": ImageOps.pad}.get(fit, Image.Image.resize)
+        seen = resize(seen, (width, height), Image.Resampling.BILINEAR)
+    return np.asarray(seen, np.uint8).reshape(height, width, channels).transpose(2, 0, 1)
 
 
 def _reduced(picture: Image.Image, side: int) -> Image.Image:

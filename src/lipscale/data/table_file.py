@@ -1,13 +1,16 @@
 """CSV and Parquet files, read by pyarrow: columns of float64, or texts in a dictionary, so that each is there once."""
 
 import csv
+import re
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
-from lipscale.data.dataset import hint
+from lipscale.data.dataset import hint, listed
 from lipscale.data.memory import gigabytes, reading, require_memory
 from lipscale.errors import UserError
 
@@ -15,6 +18,7 @@ TABLES = (".csv", ".tsv", ".txt", ".parquet", ".pq")
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "-")
 NULLS = [form(text) for text in MISSING for form in (str.lower, str.upper, str.title)]
 MOST_COLUMNS = 20_000
+ROW_NUMBERS = "Unnamed: 0"  # as pandas calls them
 LONGEST_LINE = 1 << 20
 LARGE = 300_000_000  # bytes; a Parquet file that unpacks to more, and to very much more than its size, is no table
 MOST_TIMES = 500
@@ -36,11 +40,20 @@ class TableFile:
             twice = next(name for name in self.names if self.names.count(name) > 1)
             raise UserError(f"{self.path}: two columns are called {twice!r}")
 
+    @property
+    def has_decimal_commas(self) -> bool:
+        """Whether a comma in a number can only be a decimal one."""
+        return False
+
     def require(self, names: Iterable[str], what: str) -> None:
-        """Refuse names of columns that are not there; the error names the nearest one."""
-        for name in names:
-            if name not in self.names:
-                raise UserError(f"{self.path} has no column {name!r} ({what}); {hint(name, self.names[:1000])}")
+        """Refuse names of columns that are not there, all at once; the error names the nearest one."""
+        if absent := [name for name in names if name not in self.names]:
+            column = f"column {absent[0]!r}" if len(absent) == 1 else f"columns {listed([*map(repr, absent)])}"
+            raise UserError(f"{self.path} has no {column} ({what}); {hint(absent[0], self.names[:1000])}")
+
+    def opened(self) -> AbstractContextManager[Any]:
+        """In here the columns are looked at: damage of a Parquet file may show only then."""
+        return reading(self.path, "a table")
 
     def place(self, row: int) -> str:
         """What people call a row."""
@@ -75,19 +88,32 @@ class CsvFile(TableFile):
         """The line; cells may have line breaks, so only another reading can tell."""
         return f"line {next(islice(_rows(self.path, self.delimiter), row + bool(self.header), None))[0]}"
 
+    @property
+    def has_decimal_commas(self) -> bool:
+        """Whether a comma in a number can only be a decimal one: it does not separate cells here."""
+        return self.delimiter != ","
+
     def read(self, wanted: list[str], texts: set[str]) -> dict[str, Any]:
-        """The wanted columns, typed by pyarrow; what holds neither numbers only nor is in `texts` is read again."""
+        """The wanted columns, typed by pyarrow; what holds neither numbers only nor is in `texts` is read again.
+
+        So are whole numbers where a cell has leading zeros, as zip codes have: pyarrow drops the zeros.
+        """
         with reading(self.path, "a CSV file"):
-            with self.path.open("rb") as file:
-                if any(b'"' in block for block in iter(lambda: file.read(1 << 20), b"")):
-                    self._check_rows()  # pyarrow forgives what is behind a closing quote
+            if self._holds(b'"'):
+                self._check_rows()  # pyarrow forgives what is behind a closing quote
             try:
                 found = self._parse(wanted, texts)
-                others = [n for n in wanted if n not in texts and not is_number(found[n].type)]
+                padded = self._holds(rb'(?:^|[\n%b])[" ]*0\d' % re.escape(self.delimiter.encode()))
+                others = [n for n in wanted if n not in texts and not is_number(found[n].type, whole=not padded)]
                 return found | (self._parse(others, set(others)) if others else {})
             except Exception:
                 self._check_rows()
                 raise
+
+    def _holds(self, pattern: bytes) -> bool:
+        """Whether the file has this anywhere."""
+        with self.path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as whole:
+            return re.search(pattern, whole) is not None
 
     def _parse(self, columns: list[str], texts: set[str]) -> dict[str, Any]:
         import pyarrow as pa
@@ -125,6 +151,8 @@ def open_table(path: Path, *, named: bool = True) -> TableFile:
     delimiter = max(",;\t|", key=line.count)
     header, row = next(_rows(path, delimiter), (1, []))
     names = tuple(name.strip() for name in row)
+    if names[1:] and not names[0]:  # the row numbers that pandas writes have no name
+        names = (ROW_NUMBERS, *names[1:])
     if not any(names) or all(number(name) is not None for name in names):
         if not named and names:
             return CsvFile(path, tuple(str(i + 1) for i in range(len(names))), delimiter, 0)
@@ -147,8 +175,10 @@ def _rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
         yield from ((reader.line_num, row) for row in reader if len(row) > 1 or "".join(row).strip())
 
 
-def is_number(kind: Any) -> bool:
-    """Whether a type of pyarrow's is one of numbers; a column without any value might hold some."""
+def is_number(kind: Any, *, whole: bool = True) -> bool:
+    """Whether a type of pyarrow's is one of numbers, `whole` ones too; a column without any value might hold some."""
     import pyarrow.types as is_a
 
-    return bool(is_a.is_integer(kind) or is_a.is_floating(kind) or is_a.is_decimal(kind) or is_a.is_null(kind))
+    return bool(
+        (whole and is_a.is_integer(kind)) or is_a.is_floating(kind) or is_a.is_decimal(kind) or is_a.is_null(kind)
+    )

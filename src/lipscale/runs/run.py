@@ -5,13 +5,17 @@ import logging
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
 from lipscale._files import load_tensors, save_tensors
-from lipscale.certificates import Threshold
+from lipscale.certificates import Threshold, prove
 from lipscale.certificates.robustness import Attack, Robustness, attack_samples, measure_robustness
 from lipscale.data import Preprocessing, Samples, as_input, read_labelled
+from lipscale.data.input_files import read_rows
 from lipscale.errors import UnusableError, UserError
 from lipscale.runs import folder as files
 from lipscale.runs.assembly import box_of, build_network, device_of, pick_device, read_data
@@ -34,6 +38,32 @@ class Run:
     classes: tuple[str, ...]
     preprocessing: Preprocessing
     metrics: Metrics
+
+    def predict_proba(self, rows: Any) -> np.ndarray:
+        """The probability of every class, from raw inputs.
+
+        Args:
+            rows: Raw values as they stand in your files, never standardised or scaled ones: a DataFrame (of pandas,
+                polars or Arrow; columns in any order, others among them), an array or tensor (N, ...), a picture of
+                Pillow's or a list of them, or the paths of files that `lipscale predict` takes.
+
+        Returns:
+            (N, C) in float64, the classes in the order of `run.classes`; every row sums to 1.
+        """
+        inputs = read_rows(rows, self.preprocessing)
+        certificate = prove(self.net, inputs.shape[1:])(inputs.to(device_of(self.net)))
+        return torch.softmax(certificate.logits, 1).cpu().numpy()
+
+    def predict(self, rows: Any) -> np.ndarray:
+        """The names of the classes, from raw inputs.
+
+        Args:
+            rows: As for `predict_proba`.
+
+        Returns:
+            (N,), the most probable class of each.
+        """
+        return np.array(self.classes)[self.predict_proba(rows).argmax(1)]
 
 
 def load(folder: str | Path, *, device: str | None = None) -> Run:
