@@ -115,7 +115,9 @@ def test_a_network_that_always_answers_the_same_gets_a_warning():
     assert beside_the_majority(scores) == "always answering 'legit' would be right for 99.0 %"
     logits, labels = fraud()
     assert "`positive`" in class_advice(score_classes(logits.flip(1), 1 - labels), (0.98, 1.0))
-    assert "class_weights" not in said(*fraud(), weighted=True)[2]
+    told = said(*fraud(), weighted=True)[2]
+    assert "class_weights" not in told
+    assert "`threshold` 0.25" in told  # its probabilities are those of a balanced world
     noise = torch.randn(4000, 2, generator=torch.Generator().manual_seed(0))
     assert "next to nothing" in said(noise + torch.tensor([9.0, 0.0]), labels)[1]
 

@@ -14,6 +14,7 @@ from lipscale.metrics import score_classes
 from lipscale.report.classes import MOST_ROWS, class_rows, render_classes, threshold_rows
 from lipscale.report.ranking import ranking_curves
 from lipscale.report.record import Answers, RunRecord
+from lipscale.report.tables import side_by_side
 from lipscale.report.theme import save_figure
 from lipscale.report.verdict import verdict
 from lipscale.settings import Settings
@@ -89,6 +90,17 @@ def test_what_is_not_certified_or_not_measured_is_left_out():
     assert threshold_rows(alone) == []
     assert ranking_curves([alone]) is None
     assert "c1 0 - - " in text_of(render_classes([alone], None))
+
+
+def test_runs_from_before_stand_beside_new_ones():
+    old = RunRecord("old", 0, None, Settings(), made_up_metrics(), "pixels")
+    new = record(lipschitz_constant=None)  # with other rows missing
+    rows = dict(side_by_side([old, new]))
+    assert [cell.value for cell in rows["balanced accuracy"]] == [
+        "not measured",
+        f"{new.metrics.balanced_accuracy:.4f}",
+    ]
+    assert rows["certified accuracy at 0.25"][0].value == "0.6000"
 
 
 def test_names_from_files_stay_text():

@@ -59,16 +59,19 @@ def cells(metrics: Metrics, epsilons: Iterable[str] = ()) -> dict[str, Cell]:
 
 
 def _beside_accuracy(metrics: Metrics) -> dict[str, Cell]:
-    """What accuracy is worth; nothing of runs from before this was measured."""
-    if metrics.majority_rate is None or metrics.balanced_accuracy is None:
-        return {}
-    by = Cell(f"{metrics.threshold:g}", f"from this probability on {metrics.positive}") if metrics.threshold else None
-    return {
-        "commonest class": Cell(f"{metrics.majority_rate:.4f}", f"right by always answering {metrics.commonest}"),
-        "balanced accuracy": _number(metrics.balanced_accuracy),
-        "AUC": Cell("none" if metrics.auc is None else f"{metrics.auc:.4f}", "one class against the rest, mean"),
-        **({} if by is None else {"threshold": by}),
-    }
+    """What accuracy is worth; of runs from before this was measured it is not known."""
+    rate, balanced, area = (
+        Cell("not measured" if share is None else f"{share:.4f}", note)
+        for share, note in (
+            (metrics.majority_rate, f"right by always answering {metrics.commonest}" if metrics.confusion else ""),
+            (metrics.balanced_accuracy, "mean recall of the classes"),
+            (metrics.auc, "one class against the rest, mean"),
+        )
+    )
+    found = {"commonest class": rate, "balanced accuracy": balanced, "AUC": area}
+    if metrics.threshold is not None:
+        found["threshold"] = Cell(f"{metrics.threshold:g}", f"from this probability on {metrics.positive}")
+    return found
 
 
 def side_by_side(runs: Sequence[RunRecord]) -> list[tuple[str, list[Cell]]]:
