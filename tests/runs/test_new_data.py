@@ -1,8 +1,8 @@
 """A fraud-like table, class by class: on the test part, on new data of every kind, and with a threshold."""
 
+import dataclasses
 import json
 import shutil
-from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -167,6 +167,22 @@ def test_bad_tables_are_named(run, tmp_path, header, row, message):
     assert not (run.folder / "evaluations" / "bad.json").exists()
 
 
+def test_gaps_and_values_far_outside_are_told(run, tmp_path, caplog):
+    rows = [["", "1", "fraud"], ["1e9", "1", "legit"], ["90", "0", "legit"]]
+    path = write_csv(tmp_path / "odd.csv", rows, header=HEADER)
+    assert evaluate_run(run, on=path).test_size == 3
+    assert "odd.csv: 1 values are missing" in caplog.text
+    assert "1 of 3 rows lie far outside" in caplog.text
+
+
+def test_a_file_name_is_made_of_any_class_name(run):
+    odd = dataclasses.replace(run, classes=("a/../\n\0" * 99, "b"))
+    file = evaluation_file(odd, threshold=Threshold(0.25, positive=0))
+    assert file.parent == run.folder / "evaluations"
+    assert len(file.name) < 80
+    assert file.name.isprintable()
+
+
 def test_other_kinds_of_data_are_named(run, tmp_path):
     np.savez(tmp_path / "wide.npz", x=np.zeros((4, 3)), y=np.zeros(4, np.int64))
     np.savez(tmp_path / "three.npz", x=np.zeros((4, 2)), y=np.full(4, 2))
@@ -198,7 +214,7 @@ def test_arrays_and_pictures_are_read_as_the_runs_own_were(tmp_path):
     assert pixels[0].shape[:2] == side  # as they are, so that arrays of them are the same inputs
     np.savez(tmp_path / "cats.npz", x=np.stack(pixels).transpose(0, 3, 1, 2), y=np.zeros(12, np.int64))
     shutil.copytree(tmp_path / "pets" / "cat", tmp_path / "only" / "cat")
-    arrays, pictures = (asdict(evaluate_run(run, on=tmp_path / name)) for name in ("cats.npz", "only"))
+    arrays, pictures = (dataclasses.asdict(evaluate_run(run, on=tmp_path / name)) for name in ("cats.npz", "only"))
     assert arrays == pictures
     write_folder(tmp_path / "others", classes=("cow", "dog"), n=1)
     with pytest.raises(UserError, match="cow is no class of this set; known: cat, dog"):

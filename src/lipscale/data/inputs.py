@@ -73,7 +73,7 @@ def from_table(source: TableFile, preprocessing: Preprocessing) -> Inputs:
     if not preprocessing.columns:
         return from_array(raw.numpy(), str(source.path), preprocessing)
     unused = tuple(name for name in source.names if name not in {column.name for column in columns})
-    return _from_raw(raw, str(source.path), preprocessing, unused)
+    return from_raw(raw, str(source.path), preprocessing, unused)
 
 
 def from_array(rows: np.ndarray, where: str, preprocessing: Preprocessing) -> Inputs:
@@ -92,11 +92,11 @@ def from_array(rows: np.ndarray, where: str, preprocessing: Preprocessing) -> In
     if not allowed.all():
         raise UserError(f"{where}: input {int(np.argwhere(~allowed)[0, 0])} holds NaN or infinite values")
     if is_table:
-        return _from_raw(torch.from_numpy(rows.astype(np.float64)), where, preprocessing)
+        return from_raw(torch.from_numpy(rows.astype(np.float64)), where, preprocessing)
     return Inputs(as_input(as_pixels(rows, where)), _numbered(where, len(rows)))
 
 
-def _from_raw(raw: Tensor, where: str, preprocessing: Preprocessing, unused: tuple[str, ...] = ()) -> Inputs:
+def from_raw(raw: Tensor, where: str, preprocessing: Preprocessing, unused: tuple[str, ...] = ()) -> Inputs:
     """The raw numbers of a table, encoded; what is missing is named in a warning."""
     lacking = raw.isnan().nonzero()
     if len(lacking):

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from lipscale.data import arrays
 from lipscale.data.dataset import Preprocessing, Samples, check_samples
-from lipscale.data.encode import encode, require_numbers
+from lipscale.data.encode import require_numbers
 from lipscale.data.folder import read_class_folders
+from lipscale.data.inputs import from_raw
 from lipscale.data.table import read_table
 from lipscale.data.table_file import TABLES, open_table
 from lipscale.errors import UserError
@@ -42,14 +43,15 @@ def _table(path: Path, settings: DataSettings, done: Preprocessing, classes: tup
     if not done.columns or settings.label is None:
         raise UserError(f"{path} is a table, and the run was not trained on one: give what it was trained on, or .npz")
     samples, *_ = read_table(open_table(path), settings, columns=done.columns, classes=classes)
-    return replace(samples, inputs=encode(samples.inputs[:], done))
+    return replace(samples, inputs=from_raw(samples.inputs[:], str(path), done).ready)
 
 
 def _arrays(path: Path, done: Preprocessing, classes: tuple[str, ...]) -> Samples:
     samples = arrays.read_samples(path)
-    found, shape = tuple(samples.inputs.shape[1:]), (len(done.columns),) if done.columns else done.input_shape
+    is_table = len(done.input_shape) == 1
+    found, shape = tuple(samples.inputs.shape[1:]), (len(done.column_mean),) if is_table else done.input_shape
     require_numbers(str(path), done)
     if found != shape:
         raise UserError(f"{path}: the run takes inputs of shape {shape}, got {found}")
     check_samples(samples, str(path), len(classes))
-    return samples if len(shape) > 1 else replace(samples, inputs=encode(samples.inputs[:], done))
+    return replace(samples, inputs=from_raw(samples.inputs[:], str(path), done).ready) if is_table else samples

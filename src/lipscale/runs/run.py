@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -160,8 +161,10 @@ def evaluation_file(run: Run, *, on: str | Path | None = None, threshold: Thresh
     if on is None and threshold is None:
         return None
     stem = "test" if on is None else Path(on).resolve().stem
-    by = "" if threshold is None else f"-{run.classes[threshold.positive]}-from-{threshold.probability:g}"
-    return run.folder / files.EVALUATIONS / f"{stem}{by}.json".replace("/", "_")
+    if threshold is not None:
+        name = re.sub(r"[^\w.-]+", "_", run.classes[threshold.positive])[:40]  # whatever a class is called
+        stem = f"{stem}-{name}-from-{threshold.probability:g}"
+    return run.folder / files.EVALUATIONS / f"{stem}.json"
 
 
 def attack_run(
