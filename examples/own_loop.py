@@ -7,13 +7,13 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import lipscale
-from lipscale.data import as_input, limit, load_dataset, split_calibration
+from lipscale.data import limit, load_dataset, split_calibration
 
 torch.manual_seed(0)
 data = limit(load_dataset("fashion-mnist"), 5000, seed=0)
 train, calibration = split_calibration(data.train, 0.1, seed=0, classes=data.classes)
-loader = DataLoader(TensorDataset(as_input(train.inputs), train.labels), batch_size=128, shuffle=True)
-held_out, test = as_input(calibration.inputs), as_input(data.test.inputs)
+loader = DataLoader(TensorDataset(train.inputs, train.labels), batch_size=128, shuffle=True)
+held_out, test = calibration.inputs, data.test.inputs
 
 epochs = 12
 net = lipscale.models.convnet(num_classes=10, in_channels=1, width=16)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import time
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from conftest import lipscale
 from lipscale import models, register_rule, set_lipschitz
 from lipscale.bounds.walk import RULES
 from lipscale.certificates import audit, prove
+from lipscale.certificates.audits import verdict
 from lipscale.certificates.slopes import climb, steepest_direction
 from lipscale.data import load_dataset
 from lipscale.errors import UserError
@@ -78,7 +80,7 @@ def test_the_command(tmp_path):
     lipscale("train", *flags, "--out", tmp_path / "r")
     done = lipscale("audit", tmp_path / "r", "--samples", "10", "--pairs", "300", "--steps", "10", "--json")
     result = json.loads(done.stdout)
-    assert result.keys() == {"attacked", "pairs", "violations", "slope", "bound", "tightness"}
+    assert result.keys() == {"attacked", "pairs", "violations", "slope", "bound", "tightness", "complete"}
     assert result["violations"] == 0
     shown = lipscale("audit", tmp_path / "r", "--samples", "4", "--pairs", "100", "--steps", "5").stdout
     assert "held against every attack" in shown
@@ -121,3 +123,15 @@ def test_a_proof_of_another_network_is_refused(images):
     set_lipschitz(other, 100.0)
     with pytest.raises(UserError, match="another network"):
         audit(other, images, proof=proof, pairs=10, steps=2)
+
+
+def test_an_audit_keeps_to_its_time_and_says_what_it_left_out(digits_net, images):
+    start = time.monotonic()
+    result = audit(digits_net, images, pairs=10_000_000, steps=20, seconds=2)
+    assert time.monotonic() - start < 20  # a batch more or less, on a busy machine
+    assert not result.complete
+    assert result.pairs < 10_000_000
+    assert "that there was time for" in verdict(result)
+    whole = audit(digits_net, images, pairs=300, steps=2, seconds=600)
+    assert whole.complete
+    assert whole.attacked == audit(digits_net, images, pairs=300, steps=2).attacked

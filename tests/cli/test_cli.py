@@ -30,6 +30,7 @@ def test_train_prints_plain_lines_without_a_terminal(run):
     assert "\x1b" not in done.stderr + done.stdout
     assert f"Run folder: {folder}" in done.stderr
     assert "certified accuracy at 0.1412" in done.stdout
+    assert len(done.stdout.splitlines()) <= 18  # the verdict, five numbers, what to do, where to go on
     assert f"Report: {folder / 'report.html'}" in done.stdout
     assert (folder / "report.html").stat().st_size < 5_000_000
 
@@ -108,7 +109,10 @@ def test_the_version_and_a_resumed_finished_run(run):
     import lipscale as package
 
     assert lipscale("--version").stdout.strip() == package.__version__
-    assert "finished already" in lipscale("train", "--resume", run[0]).stderr
+    again = lipscale("train", "--resume", run[0], "--verbose")
+    assert "finished already" in again.stderr
+    for word in ("adaptive ECE", "proven bound", "The temperature that fits the test set"):  # the rest of it
+        assert word in again.stdout
 
 
 def test_help_teaches():
@@ -127,6 +131,9 @@ def test_help_teaches():
         "--resume",
     ):
         assert flag in detail
+    first = detail[: detail.index("More: data")]
+    assert {"--data", "--label", "--minutes", "--epochs", "--offset", "--out", "--resume"} <= set(first.split())
+    assert sum(word.startswith("--") for word in first[first.index("Options") :].split()) <= 20
 
 
 def test_importing_lipscale_is_quick_and_touches_nothing():

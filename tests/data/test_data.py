@@ -59,7 +59,7 @@ def write_cifar10(folder):
 
 class TestReaders:
     def test_digits_are_embedded_with_a_fixed_test_part(self):
-        one, two = data.load_dataset("digits"), data.load_dataset("digits")
+        one, two = data.read_dataset("digits"), data.read_dataset("digits")
         assert (len(one.train), len(one.test)) == (1437, 360)
         assert torch.equal(one.test.inputs, two.test.inputs)
         assert (float(one.train.inputs.min()), float(one.train.inputs.max())) == (0, 1)
@@ -70,7 +70,7 @@ class TestReaders:
     @pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
     def test_idx_files_plain_and_gzipped(self, tmp_path, name, compress):
         contents = write_idx_set(tmp_path / name, compress=compress)
-        found = data.load_dataset(name, tmp_path)
+        found = data.read_dataset(name, tmp_path)
         assert found.train.inputs.shape == (20, 1, 28, 28)
         np.testing.assert_array_equal(found.train.inputs[:, 0].numpy(), contents["train-images-idx3-ubyte"])
         np.testing.assert_array_equal(found.test.labels.numpy(), contents["t10k-labels-idx1-ubyte"])
@@ -78,7 +78,7 @@ class TestReaders:
 
     def test_cifar10_joins_its_five_batches(self, tmp_path):
         rows = write_cifar10(tmp_path / "cifar-10-batches-bin")
-        found = data.load_dataset("cifar10", tmp_path)
+        found = data.read_dataset("cifar10", tmp_path)
         assert (len(found.train), len(found.test), found.classes[9]) == (100, 20, "j")
         np.testing.assert_array_equal(found.train.inputs[25].flatten().numpy(), rows[5, 1:])  # red plane first
         assert found.train.labels[25] == 5
@@ -86,27 +86,27 @@ class TestReaders:
 
     def test_cifar100_takes_the_fine_label(self, tmp_path):
         rows = write_cifar100(tmp_path / "cifar-100-binary")
-        found = data.load_dataset("cifar100", tmp_path)
+        found = data.read_dataset("cifar100", tmp_path)
         assert found.test.labels.tolist() == (np.arange(200) % 100).tolist()
         np.testing.assert_array_equal(found.test.inputs[5].flatten().numpy(), rows[5, 2:])
         assert found.classes[3] == "c3"
 
     def test_real_fashion_mnist(self):
-        found = data.load_dataset("fashion-mnist", real_folder("fashion-mnist"))
+        found = data.read_dataset("fashion-mnist", real_folder("fashion-mnist"))
         assert (len(found.train), len(found.test)) == (60000, 10000)
         assert torch.bincount(found.train.labels).tolist() == [6000] * 10
         mean = channel_means(found.train)[0]
         assert mean == pytest.approx(0.2860, abs=1e-4)  # the figure everybody normalises with
 
     def test_real_cifar10(self):
-        found = data.load_dataset("cifar10", real_folder("cifar10"))
+        found = data.read_dataset("cifar10", real_folder("cifar10"))
         assert (len(found.train), len(found.test)) == (50000, 10000)
         assert found.classes[0] == "airplane"
         assert found.test.labels[:5].tolist() == [3, 8, 8, 0, 6]
         assert channel_means(found.train) == pytest.approx((0.4914, 0.4822, 0.4465), abs=1e-4)
 
     def test_real_cifar100(self):
-        found = data.load_dataset("cifar100", real_folder("cifar100"))
+        found = data.read_dataset("cifar100", real_folder("cifar100"))
         assert len(found.classes) == 100
         assert found.train.inputs.shape[1:] == (3, 32, 32)
         assert len(found.train.labels.unique()) == 100
@@ -115,18 +115,18 @@ class TestReaders:
         write_idx_set(tmp_path / "a" / "mnist")
         monkeypatch.setenv("LIPSCALE_DATA", str(tmp_path / "a"))
         assert data.find_folder("mnist") == tmp_path / "a" / "mnist"
-        assert data.find_folder("mnist", tmp_path / "elsewhere") is None
+        assert data.find_folder("mnist", tmp_path / "elsewhere") == tmp_path / "a" / "mnist"  # it adds to the usual
         assert data.find_folder("mnist", tmp_path / "a" / "mnist") == tmp_path / "a" / "mnist"
 
     def test_a_folder_of_another_set_is_not_taken_for_this_one(self, tmp_path):
         write_idx_set(tmp_path / "fashion-mnist")
         assert data.find_folder("fashion-mnist", tmp_path / "fashion-mnist") is not None
-        assert data.find_folder("mnist", tmp_path / "fashion-mnist") is None
+        assert data.registry.find_below("mnist", tmp_path / "fashion-mnist") is None
 
     def test_a_column_with_a_large_offset_survives(self, tmp_path):
         y = np.arange(40) % 2
         np.savez(tmp_path / "t.npz", x=1.7e9 + 20.0 * y[:, None], y=y)
-        table, _ = data.prepare(data.load_dataset(str(tmp_path / "t.npz")))
+        table, _ = data.prepare(data.read_dataset(str(tmp_path / "t.npz")))
         assert table.train.inputs.abs().min() > 0.9
 
     def test_npz_images_and_tables(self, tmp_path):
@@ -134,7 +134,10 @@ class TestReaders:
         y = np.arange(50) % 3
         np.savez(tmp_path / "images.npz", x=rng.integers(0, 256, (50, 3, 8, 8), dtype=np.uint8), y=y)
         images = data.load_dataset(str(tmp_path / "images.npz"))
-        assert (len(images.train), len(images.test), images.train.inputs.dtype) == (40, 10, torch.uint8)
+        assert (len(images.train), len(images.test), images.train.inputs.dtype) == (40, 10, torch.float32)
+        kept = data.read_dataset(str(tmp_path / "images.npz"))  # bytes, as a training keeps them
+        assert kept.train.inputs.dtype == torch.uint8
+        assert torch.equal(images.train.inputs, kept.train.inputs.float() / 255)
         np.savez(
             tmp_path / "table.npz",
             x=rng.normal(5, 3, (50, 4)),
@@ -142,7 +145,7 @@ class TestReaders:
             x_test=rng.normal(size=(6, 4)),
             y_test=y[:6],
         )
-        table, done = data.prepare(data.load_dataset(str(tmp_path / "table.npz")))
+        table, done = data.prepare(data.read_dataset(str(tmp_path / "table.npz")))
         assert done.unit == "standard deviations"
         torch.testing.assert_close(table.train.inputs.mean(0), torch.zeros(4), atol=1e-6, rtol=0)
         torch.testing.assert_close(table.train.inputs.std(0, correction=0), torch.ones(4))
@@ -181,18 +184,20 @@ X, Y = np.random.default_rng(0).random((20, 1, 4, 4)), np.arange(20) % 2
 )
 def test_bad_arrays_are_named(tmp_path, arrays, message):
     with pytest.raises(UserError, match=message):
-        data.load_dataset(npz(tmp_path, **arrays))
+        data.read_dataset(npz(tmp_path, **arrays))
 
 
-def test_bad_files_and_names_are_named(tmp_path):
+def test_bad_files_and_names_are_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("lipscale.data.registry.SYSTEM_FOLDERS", ())  # whatever this machine has
+    monkeypatch.delenv("LIPSCALE_DATA", raising=False)
     with pytest.raises(UserError, match=r"did you mean 'cifar10'\?"):
-        data.load_dataset("cifra10")
+        data.read_dataset("cifra10")
     with pytest.raises(UserError, match="apt-get install dataset-fashion-mnist"):
-        data.load_dataset("fashion-mnist", tmp_path)
+        data.read_dataset("fashion-mnist", tmp_path)
     junk = tmp_path / "junk.npz"
     junk.write_bytes(b"PK\x03\x04 not really")
     with pytest.raises(UserError, match="junk.npz"):
-        data.load_dataset(str(junk))
+        data.read_dataset(str(junk))
     good = idx_bytes(np.zeros((3, 2), np.uint8))
     for name, raw in {
         "cut": good[:-1],
@@ -210,7 +215,7 @@ def test_bad_files_and_names_are_named(tmp_path):
     with (tmp_path / "cifar-100-binary" / "train.bin").open("ab") as file:
         file.write(b"x")
     with pytest.raises(UserError, match=r"train.bin is truncated"):
-        data.load_dataset("cifar100", tmp_path)
+        data.read_dataset("cifar100", tmp_path)
 
 
 class TestSplits:
@@ -234,7 +239,7 @@ class TestSplits:
         assert not torch.equal(first, data.stratified(labels, 20, seed=1, stream="x")[0])
 
     def test_limit_keeps_the_test_part(self):
-        digits = data.load_dataset("digits")
+        digits = data.read_dataset("digits")
         small = data.limit(digits, 100, seed=0)
         assert (len(small.train), len(small.test)) == (100, 360)
         for count in (5, 5000):

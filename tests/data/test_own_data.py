@@ -13,7 +13,7 @@ from PIL import Image
 import lipscale
 from conftest import real_folder
 from lipscale import data
-from lipscale.data import Column, DataSettings, load_dataset, prepare
+from lipscale.data import Column, DataSettings, prepare, read_dataset
 from lipscale.data.batches import epoch_batches
 from lipscale.data.pictures import read_picture
 from lipscale.data.plain_pickle import read_plain_pickle
@@ -35,7 +35,7 @@ from makers import (
 
 
 def load_csv(path, **options):
-    return load_dataset(DataSettings(data=str(path), **{"label": "y"} | options))
+    return read_dataset(DataSettings(data=str(path), **{"label": "y"} | options))
 
 
 class TestTables:
@@ -193,16 +193,16 @@ class TestPictures:
             write_picture(tmp_path / "set" / "cat" / "more" / f"{i}{suffix}", mode=mode, size=(20 + i, 50))
         (tmp_path / "set" / "cat" / ".DS_Store").write_bytes(b"junk")
         (tmp_path / "set" / "dog" / "notes.txt").write_text("no picture")
-        found = load_dataset(str(tmp_path / "set"))
+        found = read_dataset(str(tmp_path / "set"))
         assert found.classes == ("cat", "dog")
         assert found.train.inputs.shape == (19, 3, 28, 28)  # the median of shorter sides is 30
         assert (len(found.test), found.augmentation) == (5, "crop+flip")
-        small = load_dataset(DataSettings(data=str(tmp_path / "set"), image_size=16, image_color="grey"))
+        small = read_dataset(DataSettings(data=str(tmp_path / "set"), image_size=16, image_color="grey"))
         assert small.input_shape == (1, 16, 16)
 
     def test_small_pictures_of_one_size_stay_as_they_are(self, tmp_path):
         write_folder(tmp_path / "set", mode="L", size=(12, 10))
-        found = load_dataset(str(tmp_path / "set"))
+        found = read_dataset(str(tmp_path / "set"))
         assert found.input_shape == (1, 10, 12)
         with Image.open(tmp_path / "set" / "cat" / "000.png") as picture:
             first = torch.from_numpy(np.array(picture))
@@ -212,9 +212,9 @@ class TestPictures:
     def test_train_and_test_folders(self, tmp_path):
         write_folder(tmp_path / "set" / "train")
         write_folder(tmp_path / "set" / "val", n=4)
-        found = load_dataset(str(tmp_path / "set"))
+        found = read_dataset(str(tmp_path / "set"))
         assert (len(found.train), len(found.test), found.classes) == (20, 8, ("cat", "dog"))
-        other = load_dataset(DataSettings(data=str(tmp_path / "set" / "train"), test_data=tmp_path / "set" / "val"))
+        other = read_dataset(DataSettings(data=str(tmp_path / "set" / "train"), test_data=tmp_path / "set" / "val"))
         assert torch.equal(found.test.inputs, other.test.inputs)
 
     def test_what_does_not_fit_in_memory_streams_from_disk_to_the_same_numbers(self, tmp_path, monkeypatch):
@@ -225,7 +225,7 @@ class TestPictures:
         )
         one = lipscale.train(lipscale.replace(settings, out=tmp_path / "a"))
         monkeypatch.setattr("lipscale.data.pictures.available_memory", lambda: 1000)
-        stored = load_dataset(str(tmp_path / "set"))
+        stored = read_dataset(str(tmp_path / "set"))
         assert isinstance(stored.train.inputs, Stored)
         two = lipscale.train(lipscale.replace(settings, out=tmp_path / "b"))
         assert (tmp_path / "a" / "model.safetensors").read_bytes() == (
@@ -251,7 +251,7 @@ class TestPictures:
         quick = {"width": 4, "epochs": 1, "phase2_epochs": 0, "model": "convnet", "image_size": 16, "device": "cpu"}
         run = lipscale.train(Settings(data=str(tmp_path / "set"), out=tmp_path / "r", **quick))
         inputs, _ = read_inputs([tmp_path / "set" / "cat" / "000.jpg"], lipscale.load(run.folder).preprocessing)
-        found = load_dataset(DataSettings(data=str(tmp_path / "set"), image_size=16))
+        found = read_dataset(DataSettings(data=str(tmp_path / "set"), image_size=16))
         everything = data.as_input(torch.cat((found.train.inputs, found.test.inputs)))
         assert any(torch.equal(inputs[0], x) for x in everything)
 
@@ -259,13 +259,13 @@ class TestPictures:
 class TestPublicSets:
     def test_tiny_imagenet_takes_the_validation_part_for_the_test(self, tmp_path):
         write_tiny_imagenet(tmp_path / "tiny-imagenet-200")
-        found = load_dataset("tiny-imagenet", tmp_path)
+        found = read_dataset("tiny-imagenet", tmp_path)
         assert (found.train.inputs.shape, len(found.test)) == ((6, 3, 64, 64), 2)
         assert found.classes == ("name of n01", "name of n02")
         assert found.test.labels.tolist() == [0, 1]
 
     def test_real_tiny_imagenet(self):
-        found = load_dataset("tiny-imagenet", real_folder("tiny-imagenet"))
+        found = read_dataset("tiny-imagenet", real_folder("tiny-imagenet"))
         assert len(found.classes) == len(set(found.classes)) == 200
         assert len(found.test.labels.unique()) == 200
         assert found.input_shape == (3, 64, 64)
@@ -273,7 +273,7 @@ class TestPublicSets:
     @pytest.mark.parametrize("dump", [python2_pickle, python3_pickle])
     def test_cifars_python_version(self, tmp_path, dump):
         pixels = write_cifar10_python(tmp_path / "cifar-10-batches-py", dump=dump)
-        found = load_dataset("cifar10", tmp_path)
+        found = read_dataset("cifar10", tmp_path)
         assert (len(found.train), len(found.test), found.classes[3]) == (100, 20, "c3")
         np.testing.assert_array_equal(found.train.inputs[25].flatten().numpy(), pixels[5])
         assert found.train.labels[25] == 5
@@ -286,7 +286,7 @@ class TestPublicSets:
         for name in ("train", "test"):
             (folder / name).write_bytes(python2_pickle(batch))
         (folder / "meta").write_bytes(python2_pickle({"fine_label_names": [f"f{i}" for i in range(100)]}))
-        found = load_dataset("cifar100", tmp_path)
+        found = read_dataset("cifar100", tmp_path)
         np.testing.assert_array_equal(found.test.inputs[7].flatten().numpy(), pixels[7])
         assert found.classes[99] == "f99"
 

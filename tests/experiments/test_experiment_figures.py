@@ -263,8 +263,10 @@ def test_a_point_without_a_constant_has_no_certificate(results):
     metrics = dataclasses.replace(run.metrics, lipschitz_constant=None, certified_accuracy={})
     free = dataclasses.replace(run, metrics=metrics)
     assert free.certified(CERTIFIED_AT) == 0
-    drawn = front([("standard", [free])])
-    assert "no certificate" in drawn.caption[1]
+    assert front([("standard", [free])]) is None  # it has no place on the front
+    drawn = front([("standard", [free]), ("fixed", [run])])
+    assert "not drawn: standard" in drawn.caption[-1]
+    assert all("standard" not in text.get_text() for text in drawn.figure.axes[0].texts)
 
 
 def test_robust_accuracy_is_said_where_it_is_known(folder, drawn, tmp_path):

@@ -107,7 +107,9 @@ class TestRecipes:
         with pytest.raises(UserError, match="unknown item 'table3'; known: table1"):
             items_of(["table3"])
 
-    def test_missing_data_are_named_with_the_way_to_get_them(self, tmp_path):
+    def test_missing_data_are_named_with_the_way_to_get_them(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("lipscale.data.registry.SYSTEM_FOLDERS", ())  # whatever this machine has
+        monkeypatch.delenv("LIPSCALE_DATA", raising=False)
         with pytest.raises(UserError, match="cifar10 and fashion-mnist are not here.*lipscale data get cifar10"):
             require_data(plan_of(["claims"], SMOKE), tmp_path)
 

@@ -135,7 +135,7 @@ def test_a_run_without_phase_two_or_data_says_so(tmp_path):
     quick(tmp_path / "r", data=str(file), limit=None, phase2_epochs=0)
     page = Page(write_report([tmp_path / "r"]))
     assert "There was no Phase II" in page.text
-    assert "test row" in page.text  # a table's rows have no pictures
+    assert re.search(r"test row \d+\s*column 0\s*-?\d", page.text)  # a table's rows have no pictures, but values
     file.unlink()
     assert "because the data set is not here" in Page(write_report([tmp_path / "r"])).text
 
@@ -312,7 +312,7 @@ def test_the_sliders_move_figures_and_words_in_a_browser(browser, runs):
     words, right = slide(page, "threshold", 800)
     coverage = float((answers.confidence >= 0.8).double().mean())
     shown = float(re.search(r"([\d.]+) % of the samples", words)[1]) / 100 if "get an answer" in words else 0.0
-    assert shown == pytest.approx(coverage, abs=0.01)
+    assert shown == pytest.approx(coverage, abs=0.00051)  # as shown, to a tenth of a point
     assert float(left) < float(right)
     assert troubles == []
 

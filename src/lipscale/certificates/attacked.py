@@ -121,10 +121,10 @@ class Held:
 
 
 def attack_batches(
-    proof: Proof, inputs: Tensor, epsilon: Tensor, attack: PointsFor
+    proof: Proof, inputs: Tensor, epsilon: Tensor, attack: PointsFor, *, batch: int = BATCH
 ) -> Iterator[tuple[Certificate, dict[str, Held]]]:
     """Attack batch by batch; yields a batch's certificate, and what each attack did to it. `epsilon` is (N,)."""
-    for k, rows in enumerate(torch.arange(len(inputs), device=inputs.device).split(BATCH)):
+    for k, rows in enumerate(torch.arange(len(inputs), device=inputs.device).split(batch)):
         x, eps = inputs[rows], epsilon[rows]
         certificate = proof(x)
         yield certificate, {name: hold(proof, certificate, x, found, eps) for name, found in attack(rows, k).items()}

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import time
 from dataclasses import dataclass
 from functools import partial
 
@@ -10,7 +11,8 @@ from torch import Tensor, nn
 
 from lipscale._random import random_stream
 from lipscale.attacks import apgd, autoattack, autoattack_installed, calibration_attack
-from lipscale.certificates.attacked import Progress, attack_batches, hold
+from lipscale.attacks.ball import value_and_gradient
+from lipscale.certificates.attacked import BATCH, Progress, attack_batches, hold
 from lipscale.certificates.proof import Proof, prove
 from lipscale.certificates.slopes import slopes
 from lipscale.errors import UserError
@@ -18,6 +20,10 @@ from lipscale.layers.evaluation import evaluation_mode
 from lipscale.losses import margin
 
 INSIDE = 0.9999  # attacks stay just under the radius
+# of a time that is given: when attacks end, and when the search for slopes does; AutoAttack may have the rest
+ATTACKS_END, SLOPES_END = 0.4, 0.6
+SMALL_BATCH = 50  # samples between two looks at the clock
+AUTOATTACK_STEPS = 7000  # gradients or queries, more or less, which it makes of all samples at once
 # slopes are measured in float64, where rounding is far below this
 SLOPE_ROUNDING = 1 + 1e-9
 
@@ -32,6 +38,7 @@ class Audit:
     slope: float  # the steepest one found
     bound: float
     tightness: float  # slope / bound
+    complete: bool = True  # whether all that was asked for was tried; else the time was up
 
 
 def audit(
@@ -43,6 +50,7 @@ def audit(
     steps: int = 50,
     autoattack_samples: int = 0,
     seed: int = 0,
+    seconds: float = math.inf,
     on_progress: Progress = lambda what, done, total: None,
 ) -> Audit:
     """Attack every certified input at just under its radius, and search for slopes above the bound.
@@ -55,6 +63,7 @@ def audit(
         steps: of each attack.
         autoattack_samples: how many of the inputs, from the first, to try AutoAttack on, where it is installed.
         seed: fixes everything that is random.
+        seconds: about how long it may take; what is not tried by then is left out, and `complete` says so.
         on_progress: called with what is being done, how much of it is done, and out of how much.
 
     Returns:
@@ -73,25 +82,68 @@ def audit(
         proof = proof or prove(net, inputs.shape[1:], even_unconstrained=True)
         proof.require_of(net, inputs)
         radii = proof(inputs).radius()
-        certified = (radii > 0) & radii.isfinite()
-        attacked = int(certified.sum())
-        violations = _attack(net, proof, inputs[certified], radii[certified] * INSIDE, steps, seed, on_progress)
+        chosen = (radii > 0) & radii.isfinite()
+        clock = _Clock(seconds)
+        tried = _attack(net, proof, inputs[chosen], radii[chosen] * INSIDE, steps, seed, clock, on_progress)
+        measured, slope, steeper = _slopes(proof, inputs, pairs, seed, clock, on_progress)
+        attacked, violations = tried[0], tried[1] + steeper
+        complete = attacked == int(chosen.sum()) and measured >= pairs
         if autoattack_samples and autoattack_installed():
             few = slice(autoattack_samples)
-            violations += _autoattack(net, proof, inputs[few], radii[few], seed=seed, on_progress=on_progress)
-        exact, measured, slope = copy.deepcopy(proof.net).double(), 0, 0.0
-        for found in slopes(exact, inputs.double(), pairs, seed=seed):
-            measured, slope = measured + len(found), max(slope, float(found.max()))
-            violations += int((found > proof.bound * SLOPE_ROUNDING).sum())
-            on_progress("slopes between pairs of points", min(measured, pairs), pairs)
-    bound = proof.bound  # zero for a constant network, on which there is nothing to find
-    return Audit(attacked, measured, violations, slope, bound, slope / bound if bound else 0.0)
+            if clock.has(AUTOATTACK_STEPS * _seconds_of_a_step(net, inputs[few])):
+                violations += _autoattack(net, proof, inputs[few], radii[few], seed=seed, on_progress=on_progress)
+            else:
+                complete = False
+    bound = proof.bound
+    # the bound of a constant network is zero, and there is nothing to find
+    return Audit(attacked, measured, violations, slope, bound, slope / bound if bound else 0.0, complete)
+
+
+def _slopes(
+    proof: Proof, inputs: Tensor, pairs: int, seed: int, clock: "_Clock", on_progress: Progress
+) -> tuple[int, float, int]:
+    """Search for steep slopes: how many were measured, the steepest, and how many are above the bound."""
+    measured, slope, above = 0, 0.0, 0
+    for found in slopes(copy.deepcopy(proof.net).double(), inputs.double(), pairs, seed=seed):
+        measured, slope = measured + len(found), max(slope, float(found.max()))
+        above += int((found > proof.bound * SLOPE_ROUNDING).sum())
+        on_progress("slopes between pairs of points", min(measured, pairs), pairs)
+        if clock.is_past(SLOPES_END):
+            break
+    return measured, slope, above
+
+
+class _Clock:
+    """How much of a time is gone."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.start = seconds, time.monotonic()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is an end at all."""
+        return self.seconds < math.inf
+
+    def has(self, seconds: float) -> bool:
+        """Whether so many seconds are left."""
+        return time.monotonic() - self.start + seconds <= self.seconds
+
+    def is_past(self, share: float) -> bool:
+        """Whether so much of the time is over."""
+        return time.monotonic() - self.start >= share * self.seconds
 
 
 def _attack(
-    net: nn.Module, proof: Proof, inputs: Tensor, epsilon: Tensor, steps: int, seed: int, on_progress: Progress
-) -> int:
-    """Attack class and confidence of certified inputs; the number of samples for which the certificate broke."""
+    net: nn.Module,
+    proof: Proof,
+    inputs: Tensor,
+    epsilon: Tensor,
+    steps: int,
+    seed: int,
+    clock: _Clock,
+    on_progress: Progress,
+) -> tuple[int, int]:
+    """Attack class and confidence of certified inputs: how many there was time for, and on how many it broke."""
 
     def attack(rows: Tensor, k: int) -> dict[str, Tensor]:
         x, eps, generator = inputs[rows], epsilon[rows], random_stream(seed, "audit", k)
@@ -101,11 +153,14 @@ def _attack(
         return {"class": changed, "over": moved.over, "under": moved.under}
 
     violations = done = 0
-    for certificate, found in attack_batches(proof, inputs, epsilon, attack):
+    batch = SMALL_BATCH if clock.is_running else BATCH
+    for certificate, found in attack_batches(proof, inputs, epsilon, attack, batch=batch):
         violations += int(torch.stack([held.broken for held in found.values()]).any(0).sum())
         done += len(certificate.logits)
         on_progress("attacks on certified samples", done, len(inputs))
-    return violations
+        if clock.is_past(ATTACKS_END):
+            break
+    return done, violations
 
 
 def _autoattack(
@@ -122,9 +177,20 @@ def _autoattack(
     return int(hold(proof, certificate, x, points, torch.full_like(radii[: len(x)], epsilon)).broken.sum())
 
 
+def _seconds_of_a_step(net: nn.Module, inputs: Tensor) -> float:
+    """How long a gradient of all inputs takes here; the better of two, because the first one warms up."""
+    taken = []
+    for _ in range(2):
+        start = time.monotonic()
+        value_and_gradient(lambda x: net(x).sum(1), inputs)
+        taken.append(time.monotonic() - start)
+    return min(taken)
+
+
 def verdict(result: Audit) -> str:
     """The result in words."""
     if result.violations:
         return f"BROKEN: {result.violations} violations. Do not rely on this certificate, and please report it."
     share = f"{100 * result.tightness:.1f} %"
-    return f"The certificate held against every attack. The steepest slope found is {share} of the bound."
+    all_of_it = "" if result.complete else " that there was time for"
+    return f"The certificate held against every attack{all_of_it}. The steepest slope found is {share} of the bound."

@@ -14,8 +14,11 @@ BATCH = 256
 
 
 def slopes(net: nn.Module, inputs: Tensor, pairs: int, *, seed: int) -> Iterator[Tensor]:
-    """||f(x) - f(x')|| / ||x - x'|| for random, climbing and infinitesimal pairs, batch by batch."""
+    """||f(x) - f(x')|| / ||x - x'|| for climbing, infinitesimal and random pairs, batch by batch."""
     generator = random_stream(seed, "pairs")
+    few = inputs[: min(len(inputs), 64)]
+    yield climb(net, few, generator)  # the sharpest tools first: there may not be time for all
+    yield steepest_direction(net, few, generator)
     for start in range(0, pairs, BATCH):
         count = min(BATCH, pairs - start)
         x = inputs[torch.randint(len(inputs), (count,), generator=generator)]
@@ -25,9 +28,6 @@ def slopes(net: nn.Module, inputs: Tensor, pairs: int, *, seed: int) -> Iterator
         noise[::2] = (other - x)[::2]  # half the pairs join two inputs, half step away from one at random, near and far
         with torch.no_grad():
             yield _slope(net, x, x + size.view(-1, *[1] * (x.ndim - 1)) * noise)
-    few = inputs[: min(len(inputs), 64)]
-    yield climb(net, few, generator)
-    yield steepest_direction(net, few, generator)
 
 
 def _slope(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:

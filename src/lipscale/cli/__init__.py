@@ -1,4 +1,4 @@
-"""The command line: train | evaluate | predict | audit | report | data | reproduce | sweep."""
+"""The command line: train | evaluate | predict | audit | report | data | compare | reproduce | sweep."""
 
 from lipscale.cli.commands import app, main
 

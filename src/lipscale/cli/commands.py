@@ -28,6 +28,7 @@ for command in (results.evaluate, predict.predict, results.audit, results.report
 app.add_typer(data_app, name="data")
 data_app.command("list")(data.list_data)
 data_app.command("get")(data.get_data)
+app.command()(training.with_settings_as_flags(experiments.compare, experiments.COMPARED))
 app.command()(experiments.reproduce)
 app.command()(experiments.sweep)
 

@@ -10,7 +10,7 @@ from lipscale.errors import UserError
 
 
 def list_data(
-    data_dir: Annotated[Path | None, typer.Option(help="A folder to look in instead of the usual ones.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="A folder to look in before the usual ones.")] = None,
 ) -> None:
     """List the data sets, where each was found, and how to get the others."""
     from rich.console import Console
@@ -38,15 +38,15 @@ def get_data(
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-    from lipscale.data import READERS, find_folder
+    from lipscale.data import READERS
     from lipscale.data.download import get
-    from lipscale.data.registry import DOWNLOADS
+    from lipscale.data.registry import DOWNLOADS, find_below
 
     if name not in READERS or not READERS[name].files:
         known = [name for name, found in READERS.items() if found.files]
         raise UserError(f"unknown data set {name!r}; to be had: {', '.join(known)}")
     target = data_dir or Path(DOWNLOADS).expanduser()
-    if found := find_folder(name, target):
+    if found := find_below(name, target):
         typer.echo(f"{name} is in {found} already.")
         return
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())

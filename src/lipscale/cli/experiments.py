@@ -1,4 +1,4 @@
-"""The commands that make many runs: reproduce | sweep."""
+"""The commands that make many runs: compare | reproduce | sweep."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lipscale.errors import UserError
+from lipscale.settings import DataSettings, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,9 +19,58 @@ Jobs = Annotated[
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="List the runs, their epochs and their state, and make none.")]
 DataDir = Annotated[
-    Path | None, typer.Option(help="Where data sets lie; else $LIPSCALE_DATA and the system's folders.")
+    Path | None, typer.Option(help="A folder with data sets, searched before $LIPSCALE_DATA and the system's.")
 ]
 Out = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where runs and results go.")]
+
+
+# what of the settings decides a comparison: the data, the network and the budget
+COMPARED = (
+    *DataSettings.model_fields,
+    *("model", "width", "depth", "epochs", "minutes", "epsilons", "calibration_tolerance", "device"),
+)
+
+
+def compare(
+    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Train every network under so many seeds.")] = 1,
+    out: Out = None,
+    jobs: Jobs = None,
+    dry_run: DryRun = False,
+    **flags: str | None,
+) -> None:
+    """What do I gain? LiST beside what you would use instead, and a sentence that says which to choose.
+
+    LiST, its unconstrained twin with and without temperature scaling, and for tables logistic regression and gradient
+    boosting (with CalibratedClassifierCV, too), on the same training and test part:
+
+        lipscale compare --data patients.csv --label outcome
+
+        lipscale compare --data fashion-mnist --limit 5000 --minutes 2 --seeds 3
+
+    Everything is kept: the same command goes on where it was stopped, and does nothing twice.
+    """
+    from lipscale._files import write_atomically
+    from lipscale.cli.show import print_texts
+    from lipscale.experiments.choice import RULE, choose
+    from lipscale.experiments.compare import Comparison
+    from lipscale.experiments.compare_page import entries_of, notes_of, page, texts_of
+    from lipscale.experiments.plan import shared
+    from lipscale.experiments.results import Results
+
+    given = {key: value for key, value in flags.items() if value is not None}
+    place = {key: f"--{key.replace('_', '-')}" for key in given}
+    comparison = Comparison.of(Settings.checked(given, place=place), seeds=seeds)
+    out = out or Path("comparisons") / Path(comparison.settings.data).stem
+    plan = shared(run for row in comparison.rows() for run in row.runs)
+    outcome = _carry_out(plan, out, jobs=jobs, data_dir=None, dry_run=dry_run)
+    results = Results(out / "runs", plan)
+    candidates = comparison.candidates(results, out, lambda name: typer.echo(f"fitting {name}", err=True))
+    said = "\n".join(choose(candidates, comparison.majority_rate)[1])
+    notes = ["* the best of its column.", *notes_of(comparison, candidates), RULE, f"\n{said}"]
+    print_texts(texts_of(entries_of(candidates)), "\n".join(notes))
+    write_atomically(out / "compare.html", page(comparison, candidates).encode())
+    typer.echo(f"\nPage: {out / 'compare.html'}")
+    _report_failures(outcome)
 
 
 def reproduce(
@@ -89,16 +139,20 @@ def sweep(
 
     The same command goes on where it was stopped, and does nothing twice.
     """
+    from lipscale.cli.show import print_texts
     from lipscale.experiments import sweep as sweeps
     from lipscale.experiments.plan import shared
     from lipscale.experiments.results import Results
+    from lipscale.experiments.tables import as_text
 
     rows = sweeps.rows_of(sweeps.read_grid(grid))
     out = out or Path("sweeps") / grid.stem
     plan = shared(run for row in rows for run in row.runs)
     outcome = _carry_out(plan, out, jobs=jobs, data_dir=data_dir, dry_run=dry_run)
-    for path in sweeps.write(rows, Results(out / "runs", plan), out):
-        typer.echo(str(path))
+    results = Results(out / "runs", plan)
+    written = sweeps.write(rows, results, out)
+    print_texts(as_text(sweeps.table_of(rows, results)), "In per cent but for L; * is the best of its column.")
+    typer.echo(f"Written: {', '.join(path.name for path in written)} in {out}")
     _report_failures(outcome)
 
 

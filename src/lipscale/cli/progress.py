@@ -30,12 +30,13 @@ class AttackProgress(Counting):
     last = ""
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        """Report that `done` of `total` batches of a part are finished."""
+        """Report that `done` of `total` of a part are finished."""
         self.count(what, done, total)
-        line = f"{what}: {'done' if done == total else f'{done} of {total} batches'}"
-        if self.bar is None and line != self.last:
+        line = f"{what}: {'done' if done == total else f'{done} of {total}'}"
+        tenth = f"{what} {10 * done // total}"
+        if self.bar is None and tenth != self.last:
             self.console.print(line, highlight=False)
-        self.last = line
+        self.last = tenth
 
 
 class PlanProgress(Counting):

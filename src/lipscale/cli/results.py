@@ -137,6 +137,7 @@ def audit(
     samples: Annotated[int, typer.Option(min=2, help="Test samples to attack.")] = 500,
     pairs: Annotated[int, typer.Option(min=1, help="Random pairs whose slope is measured.")] = 10_000,
     steps: Annotated[int, typer.Option(min=1, help="Steps of each attack.")] = 50,
+    seconds: Annotated[float, typer.Option(min=1, help="About how long it may take; the rest is left out.")] = 60,
     seed: Annotated[int, typer.Option(min=0, help="Fixes everything that is random.")] = 0,
     data_dir: DataDir = None,
     device: Device = None,
@@ -146,9 +147,11 @@ def audit(
 
     Attacks the class and the confidence of test samples with APGD at just under their certified radius (and with
     AutoAttack on a subset, where the extra `attack` is installed), and searches for slopes above the proven bound: by
-    random pairs, by gradient ascent on pairs and by power iteration on the Jacobian.
+    random pairs, by gradient ascent on pairs and by power iteration on the Jacobian. It takes a minute at most, more
+    or less a batch; `--seconds 600` gives it ten.
     """
     from lipscale.certificates.audits import audit, verdict
+    from lipscale.cli.progress import AttackProgress
     from lipscale.runs import first_test_samples, load
 
     loaded = load(run, device=device)
@@ -156,20 +159,22 @@ def audit(
         raise UserError(f"{run} is unconstrained (method {loaded.settings.method}) and carries no certificate to audit")
     inputs, _ = first_test_samples(loaded, samples, data_dir=data_dir)
     inputs = inputs.to(next(loaded.net.parameters()).device)
-    result = audit(
-        loaded.net,
-        inputs,
-        pairs=pairs,
-        steps=steps,
-        autoattack_samples=50 if inputs.ndim == 4 else 0,  # AutoAttack takes pictures only
-        seed=seed,
-        on_progress=lambda what, done, total: typer.echo(f"{what}: {done} of {total}", err=True),
-    )
+    with AttackProgress() as progress:
+        result = audit(
+            loaded.net,
+            inputs,
+            pairs=pairs,
+            steps=steps,
+            autoattack_samples=50 if inputs.ndim == 4 else 0,  # AutoAttack takes pictures only
+            seed=seed,
+            seconds=seconds,
+            on_progress=progress,
+        )
     if as_json:
         typer.echo(json.dumps(asdict(result), indent=2))
     else:
         for name, value in asdict(result).items():
-            typer.echo(f"{name:10}  {value:.7g}")
+            typer.echo(f"{name:10}  {value if isinstance(value, bool) else f'{value:.7g}'}")
         typer.echo(verdict(result))
     if result.violations:
         raise typer.Exit(1)

@@ -1,17 +1,22 @@
 """Results as tables on the screen."""
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.table import Table
 
 from lipscale.certificates.robustness import Robustness
 from lipscale.cli.wording import as_commands, printable
+from lipscale.metrics import class_advice
 from lipscale.report.classes import class_rows
 from lipscale.report.tables import cells
 from lipscale.report.verdict import ATTACK_NAMES, verdict
 from lipscale.runs.evaluation import Metrics
+from lipscale.runs.headline import first_numbers, headline
 from lipscale.runs.predict import Prediction
 
 MOST_CLASSES = 12  # lines
+TONES = {"good": "bold green", "bad": "bold red", "open": "bold yellow"}
 
 
 def _table(*columns: str) -> Table:
@@ -41,6 +46,29 @@ def print_classes(metrics: Metrics) -> None:
     many = len(metrics.classes) > len(rows)
     Console().print(f"\n{f'The {len(rows)} classes with the smallest recall' if many else 'Class by class'}:")
     Console().print(table)
+
+
+def print_first_sight(metrics: Metrics, *, weighted: bool) -> None:
+    """The verdict in a line, the numbers that people come for, and what to do about classes that are missed."""
+    console, (text, tone) = Console(), headline(metrics)
+    console.print(f"\n{text[0].upper()}{text[1:]}.\n", style=TONES[tone], highlight=False, markup=False)
+    table = _table("", "", "")
+    table.show_header = False
+    for name, cell in first_numbers(metrics).items():
+        table.add_row(name, cell.value, f"[dim]{printable(cell.note)}[/dim]")
+    console.print(table)
+    if about_classes := class_advice(metrics, metrics.intervals.accuracy, weighted=weighted):
+        console.print(f"\nBeware: {as_commands(about_classes)}.", highlight=False, markup=False)
+
+
+def print_texts(rows: Sequence[Sequence[str]], note: str) -> None:
+    """Rows of text as a table, the first one its head, and a note below."""
+    head, *body = rows
+    table = _table(*map(printable, head))
+    for row in body:
+        table.add_row(*map(printable, row))
+    Console().print(table)
+    Console().print(f"\n{note}", highlight=False, markup=False)
 
 
 def print_robustness(result: Robustness, unit: str, *, certified: bool = True) -> None:

@@ -1,6 +1,7 @@
 """The command that trains; its flags are the settings, documented and checked where they are written: in Settings."""
 
 import inspect
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -11,13 +12,15 @@ from lipscale.cli.wording import as_commands
 from lipscale.errors import StoppedError, UserError
 from lipscale.settings import Settings
 
-# the heading of --help under which each setting and those after it stand
+# what people use stands first in --help
+MOST_USED = ("data", "label", "test_data", "limit", "minutes", "epochs", "method", "offset", "model", "seed", "out")
+# and the heading under which each other setting and those after it stand
 HELP_GROUPS = {
-    "data": "Data",
-    "model": "Network",
-    "method": "LiST",
-    "batch_size": "Optimizer",
-    "seed": "Run",
+    "data": "More: data",
+    "model": "More: network",
+    "method": "More: LiST",
+    "batch_size": "More: optimizer",
+    "seed": "More: run",
 }
 
 
@@ -38,9 +41,15 @@ def train(
         Path | None, typer.Argument(metavar="SETTINGS.yaml", help="Settings in a YAML file.")
     ] = None,
     recipe: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Start from the settings of one of the paper's runs.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Start from the settings of one of the paper's runs.", rich_help_panel="More: run"
+        ),
     ] = None,
     resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Continue a run that was stopped.")] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Print every number and the whole verdict at the end, as the report does.")
+    ] = False,
     **flags: str | None,
 ) -> None:
     """Train a calibrated, certified classifier and write a run folder.
@@ -65,7 +74,7 @@ def train(
     if resume is not None:
         if given or settings_file or recipe:
             raise UserError("a resumed run keeps its settings: give --resume RUN alone")
-        _watch(resume)
+        _watch(resume, verbose=verbose)
         return
     if "minutes" in given and "epochs" in given:
         raise UserError("give --epochs or --minutes, not both: minutes decide on the epochs")
@@ -77,7 +86,7 @@ def train(
         from_file, place = read_settings(settings_file)
         values |= from_file
     place |= {key: f"--{key.replace('_', '-')}" for key in given}
-    _watch(Settings.checked({**values, **given}, place=place))
+    _watch(Settings.checked({**values, **given}, place=place), verbose=verbose)
 
 
 def _recipe(name: str) -> dict[str, Any]:
@@ -88,12 +97,13 @@ def _recipe(name: str) -> dict[str, Any]:
     return RECIPES[name]().model_dump()
 
 
-def _watch(what: Settings | Path) -> None:
+def _watch(what: Settings | Path, *, verbose: bool) -> None:
     """Train by settings, or resume a folder, behind a progress display, then say what came out."""
-    from lipscale.cli.show import print_metrics
+    from lipscale.cli.show import print_classes, print_first_sight, print_metrics
     from lipscale.cli.signals import StopRequest, polite_stop
     from lipscale.report import write_report
     from lipscale.runs import resume, train
+    from lipscale.training.epoch import counted
 
     started: list[Path] = []
     stop = StopRequest()
@@ -103,8 +113,8 @@ def _watch(what: Settings | Path) -> None:
             started.append(run_folder)
             typer.echo(f"Run folder: {run_folder}", err=True)
             if resolved.minutes is not None:
-                sized = f"{resolved.model} of width {resolved.width}"
-                typer.echo(f"Planned for {resolved.minutes:g} minutes: {resolved.epochs} epochs, {sized}", err=True)
+                plan = f"{counted(resolved.epochs, 'epoch')}, {resolved.model} of width {resolved.width}"
+                typer.echo(f"Planned for {counted(resolved.minutes, 'minute')}: {plan}", err=True)
             stack.enter_context(polite_stop(stop, lambda line: typer.echo(line, err=True)))
 
         try:
@@ -117,32 +127,48 @@ def _watch(what: Settings | Path) -> None:
             raise typer.Exit(stop.exit_code) from None
     if not started:
         typer.echo(f"{run.folder} is finished already.", err=True)
-    print_metrics(run.metrics, run.preprocessing.unit)
+    if verbose:
+        print_metrics(run.metrics, run.preprocessing.unit)
+        print_classes(run.metrics)
+    print_first_sight(run.metrics, weighted=run.settings.class_weights != "none")
     typer.echo(f"\nReport: {write_report([run.folder], data_dir=run.settings.data_dir)}")
-    typer.echo(f"Attack it with: lipscale evaluate {run.folder}")
-    typer.echo(f"Look at predictions with: lipscale predict {run.folder}")
+    typer.echo(f"Next: lipscale predict {run.folder}, or attack it: lipscale evaluate {run.folder}")
 
 
-def with_settings_as_flags(command: Any) -> Any:
-    """Give the command one flag for each setting, beside its own."""
+def with_settings_as_flags(command: Any, names: Iterable[str] = Settings.model_fields) -> Any:
+    """Give the command a flag for each of these settings, beside its own; those that people use come first."""
     *own, _ = inspect.signature(command).parameters.values()  # the last one takes the settings
-    annotations: dict[str, Any] = {parameter.name: parameter.annotation for parameter in own}
-    group = ""
-    for name, field in Settings.model_fields.items():
-        group = HELP_GROUPS.get(name, group)
-        default = "" if field.default is None else f" [default: {_shown(field.default)}]"
-        choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else None
-        kind = next((metavar for word, metavar in METAVARS.items() if word in str(field.annotation)), "VALUE")
-        metavar = "|".join(choices) if choices else kind
-        # text all the way: Settings checks it and names the flag, as it does for YAML
-        option = typer.Option(metavar=metavar, help=as_commands(f"{field.description}{default}"), rich_help_panel=group)
-        annotations[name] = Annotated[str | None, option]
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    command.__signature__ = inspect.Signature(
-        [inspect.Parameter(n, keyword, default=None, annotation=a) for n, a in annotations.items()]
-    )
-    command.__annotations__ = annotations
+    keyword, panels = inspect.Parameter.KEYWORD_ONLY, _panels()
+    flags = {
+        name: inspect.Parameter(name, keyword, default=None, annotation=_flag(name, panels[name])) for name in names
+    }
+    first = [flags.pop(name) for name in MOST_USED if name in flags]
+    parameters = [*first, *flags.values(), *(parameter.replace(kind=keyword) for parameter in own)]
+    command.__signature__ = inspect.Signature(parameters)
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command
+
+
+def _panels() -> dict[str, str | None]:
+    """The heading of each setting in --help; those that people use are in the first panel, which has none."""
+    found: dict[str, str | None] = {}
+    group = ""
+    for name in Settings.model_fields:
+        group = HELP_GROUPS.get(name, group)
+        found[name] = None if name in MOST_USED else group
+    return found
+
+
+def _flag(name: str, panel: str | None) -> Any:
+    """A setting as a flag, with its description."""
+    field = Settings.model_fields[name]
+    default = "" if field.default is None else f" [default: {_shown(field.default)}]"
+    choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else None
+    kind = next((metavar for word, metavar in METAVARS.items() if word in str(field.annotation)), "VALUE")
+    metavar = "|".join(choices) if choices else kind
+    # text all the way: Settings checks it and names the flag, as it does for YAML
+    option = typer.Option(metavar=metavar, help=as_commands(f"{field.description}{default}"), rich_help_panel=panel)
+    return Annotated[str | None, option]
 
 
 def _shown(value: Any) -> str:

@@ -13,7 +13,7 @@ from lipscale.data.dataset import (
 )
 from lipscale.data.encode import prepare
 from lipscale.data.labelled import read_labelled
-from lipscale.data.load import load_dataset
+from lipscale.data.load import load_dataset, read_dataset
 from lipscale.data.registry import READERS, find_folder
 from lipscale.data.stored import Stored
 from lipscale.settings import DataSettings
@@ -32,6 +32,7 @@ __all__ = [
     "limit",
     "load_dataset",
     "prepare",
+    "read_dataset",
     "read_labelled",
     "split_calibration",
     "stratified",

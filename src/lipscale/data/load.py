@@ -1,10 +1,11 @@
 """From a name or a path to a Dataset."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from lipscale.data import arrays
-from lipscale.data.dataset import Column, Dataset, Preprocessing, hint, hold_out, listed
+from lipscale.data.dataset import Column, Dataset, Preprocessing, as_input, hint, hold_out, listed
 from lipscale.data.folder import read_folder
 from lipscale.data.registry import READERS, data_folders, find_folder
 from lipscale.data.table import read_table
@@ -22,11 +23,11 @@ def load_dataset(
     classes: tuple[str, ...] = (),
     stored: Preprocessing | None = None,
 ) -> Dataset:
-    """A named set, or a user's data at a path.
+    """A named set, or a user's data at a path, in memory: pixels are numbers in [0, 1], a table's columns as they are.
 
     Args:
         data: A name of READERS, a path, or settings that also say how the files are read.
-        data_dir: Where named sets lie; else the settings' `data_dir`, $LIPSCALE_DATA and the system's folders.
+        data_dir: Where named sets are looked for first, else the settings' `data_dir`; then in the usual folders.
         classes: The classes of a run that exists; no other may come.
         stored: What that run did to its inputs; the data are read as they were then.
 
@@ -38,6 +39,21 @@ def load_dataset(
         >>> len(digits.train), len(digits.test), digits.input_shape
         (1437, 360, (1, 8, 8))
     """
+    dataset = read_dataset(data, data_dir, classes=classes, stored=stored)
+    if len(dataset.input_shape) == 1:
+        return dataset
+    train, test = (replace(part, inputs=as_input(part.inputs)) for part in (dataset.train, dataset.test))
+    return replace(dataset, train=train, test=test)
+
+
+def read_dataset(
+    data: str | DataSettings,
+    data_dir: Path | None = None,
+    *,
+    classes: tuple[str, ...] = (),
+    stored: Preprocessing | None = None,
+) -> Dataset:
+    """As `load_dataset`, but pixels stay as the files have them: bytes, and on the disk where they are many."""
     settings = data if isinstance(data, DataSettings) else DataSettings.checked({"data": data})
     name, path = settings.data, Path(settings.data).expanduser()
     if name in READERS:

@@ -96,25 +96,30 @@ READERS = {
 
 
 def find_folder(name: str, data_dir: Path | None = None) -> Path | None:
-    """Where a named set's files are: in a data folder itself or in the set's usual folder below it; None if nowhere."""
+    """Where a named set's files are: in `data_dir`, or else in one of the usual folders; None if nowhere."""
+    places = (found for base in data_folders(data_dir) if (found := find_below(name, base)) is not None)
+    return next(places, None)
+
+
+def find_below(name: str, base: Path) -> Path | None:
+    """Where a named set's files are in one data folder: in itself, or in the set's usual folder below it."""
     known = READERS[name]
     if not known.layouts:
         return Path()
     mine = {folder for folder, _ in known.layouts}
     others = {folder for other in READERS.values() for folder, _ in other.layouts} - mine
-    bases = data_folders(data_dir)
     for folder, files in known.layouts:
         # the base itself will do, but not where it is another set's: MNIST and Fashion-MNIST have the same file names
-        for candidate in [*(base / folder for base in bases), *(base for base in bases if base.name not in others)]:
+        for candidate in (base / folder, *([base] if base.name not in others else [])):
             if holds(candidate, files):
                 return candidate
     return None
 
 
 def data_folders(data_dir: Path | None) -> list[Path]:
-    """The folders in which named sets are searched: the one that was asked for, or $LIPSCALE_DATA and the system's."""
-    mine = os.environ.get(ENVIRONMENT)
-    return [data_dir] if data_dir else [Path(f).expanduser() for f in (*([mine] if mine else ()), *SYSTEM_FOLDERS)]
+    """The folders in which named sets are searched: first the one that was asked for, $LIPSCALE_DATA, the system's."""
+    named = [str(folder) for folder in (data_dir, os.environ.get(ENVIRONMENT)) if folder]
+    return [Path(folder).expanduser() for folder in (*named, *SYSTEM_FOLDERS)]
 
 
 def holds(folder: Path, files: tuple[str, ...]) -> bool:

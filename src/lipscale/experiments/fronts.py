@@ -70,9 +70,13 @@ def pareto(profile: Profile, results: Results, data: str) -> Drawn | None:
 
 
 def front(rows: Sequence[tuple[str, list[Result]]]) -> Drawn | None:
-    """Accuracy against certified accuracy of any runs, a point a label, and whether each is calibrated by itself."""
-    points = [Point(name, seeds, own_limit=True) for name, seeds in rows]
-    return _draw("front", "Accuracy against certified accuracy", {"": points}, height=5)
+    """Accuracy against certified accuracy of any certified runs, a point a label, and whether each is calibrated."""
+    proven = [(name, [run for run in seeds if run.metrics.is_certified]) for name, seeds in rows]
+    points = [Point(name, seeds, own_limit=True) for name, seeds in proven]
+    drawn = _draw("front", "Accuracy against certified accuracy", {"": points}, height=5)
+    if drawn and (left_out := [name for name, seeds in rows if seeds and not dict(proven)[name]]):
+        drawn.caption.append(f"Without a certificate, and so not drawn: {', '.join(left_out)}.")
+    return drawn
 
 
 def _draw(name: str, title: str, panels: dict[str, list[Point]], *, height: float) -> Drawn | None:
@@ -141,10 +145,9 @@ def _describe(points: Sequence[Point], *, about: str) -> list[str]:
 
 def _describe_point(point: Point) -> str:
     seeds, (accuracy, certified) = point.seeds, map(percent, point.place)
-    some_proven = any(run.metrics.is_certified for run in seeds)
-    proven = f"certified accuracy {certified} at {EPSILON}" if some_proven else "no certificate"
     limit = fmean(run.metrics.ece_limit if point.own_limit else run.limit for run in seeds)
-    text = f"{point.name} has accuracy {accuracy}, {proven} and ECE {point.ece:.4f} (limit {limit:.4f})"
+    text = f"{point.name} has accuracy {accuracy}, certified accuracy {certified} at {EPSILON} and "
+    text += f"ECE {point.ece:.4f} (limit {limit:.4f})"
     if len(seeds) > 1:
         text += f", as means of {len(seeds)} seeds, {point.good} of them calibrated"
     else:

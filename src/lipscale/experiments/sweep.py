@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from lipscale.errors import UserError
 from lipscale.experiments.plan import AttackBudget, Planned, Row
 from lipscale.experiments.results import Results
-from lipscale.experiments.tables import CONSTANT, OWN_VERDICT, make_table, measured, ranked, write_table
+from lipscale.experiments.tables import CONSTANT, OWN_VERDICT, Table, make_table, measured, ranked, write_table
 from lipscale.runs.settings_file import check_names, read_yaml
 from lipscale.settings import CONSTRAINED, Positive, Settings
 
@@ -73,17 +73,24 @@ def rows_of(grid: Grid) -> list[Row]:
     return rows
 
 
-def write(rows: list[Row], results: Results, out: Path) -> list[Path]:
-    """The table in three formats, and the accuracy-robustness front."""
-    from lipscale.experiments.fronts import front  # matplotlib takes a second: only who draws imports it
-    from lipscale.report.theme import save_figure
-
+def table_of(rows: list[Row], results: Results) -> Table:
+    """What was measured, the best of each column marked; a column that no run has a value for is left out."""
     attack = next((run.attack for row in rows for run in row.runs if run.attack is not None), AttackBudget())
     columns = [
         column
         for column in (*measured(attack), OWN_VERDICT, CONSTANT)
         if any(column.value(result) is not None for row in rows for result in results.of(row))
     ]
-    table = ranked(make_table("Sweep", "Run", columns, [("", row.name, results.of(row)) for row in rows]))
+    return ranked(make_table("Sweep", "Run", columns, [("", row.name, results.of(row)) for row in rows]))
+
+
+def write(rows: list[Row], results: Results, out: Path) -> list[Path]:
+    """The table in three formats, and the accuracy-robustness front."""
+    from lipscale.experiments.fronts import front  # matplotlib takes a second: only who draws imports it
+    from lipscale.report.theme import save_figure
+
     drawn = front([(row.name, results.of(row)) for row in rows])
-    return [*write_table(table, out / "table"), *(save_figure(drawn, out) if drawn is not None else [])]
+    return [
+        *write_table(table_of(rows, results), out / "table"),
+        *(save_figure(drawn, out) if drawn is not None else []),
+    ]

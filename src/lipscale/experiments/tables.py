@@ -113,6 +113,11 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, ["---"] * len(head), *body]) + "\n"
 
 
+def as_text(table: Table) -> list[list[str]]:
+    """The table for a terminal, its head first: a star at the best of each column."""
+    return _texts(table, ("{:.2f}", "{:.2f} *", "{:.2f}"), "{}", "{} ± {:.2f}", "n/a")
+
+
 def as_markdown(table: Table) -> str:
     """The table in Markdown."""
     return markdown(_texts(table, ("{:.2f}", "**{:.2f}**", "<u>{:.2f}</u>"), "{}", "{} ± {:.2f}", "n/a"))

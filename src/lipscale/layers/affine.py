@@ -13,6 +13,8 @@ def per_channel(values: Tensor, x: Tensor) -> Tensor:
     """Values (C,) shaped for x (B, C, ...) and nothing else: broadcasting would copy x, and so expand distances."""
     if x.ndim < 2 or x.shape[1] != len(values):
         raise UserError(f"expected inputs (B, {len(values)}, ...), got {tuple(x.shape)}")
+    if not x.is_floating_point():  # bytes would pass for numbers up to 255
+        raise UserError(f"expected inputs of floating point numbers, got {x.dtype}: divide bytes by 255, for one")
     return values.view(-1, *[1] * (x.ndim - 2))
 
 

@@ -17,31 +17,32 @@ def how_far_off(scores: Scores, samples: int) -> str:
         Two sentences, the verdict first.
     """
     low, high = scores.calibration_error_limits
-    within = f"calibrated to within {_points(scores.calibration_tolerance)}"
-    differ = f"confidence and accuracy differ by {_points(scores.calibration_error)} on average"
+    within = f"calibrated to within {points(scores.calibration_tolerance)}"
+    differ = f"confidence and accuracy differ by {points(scores.calibration_error)} on average"
     if scores.calibrated is None:
         verdict = (
             f"{samples:,} test samples cannot decide whether it is {within}: {differ}, somewhere from "
-            f"{_points(low, unit=False)} to {_points(high)}; about {scores.samples_to_decide:,} would decide."
+            f"{points(low, unit=False)} to {points(high)}; about {scores.samples_to_decide:,} would decide."
         )
     elif scores.calibrated:
-        verdict = f"It is {within}: {differ}, with 95 % confidence by at most {_points(high)}."
+        verdict = f"It is {within}: {differ}, with 95 % confidence by at most {points(high)}."
     else:
-        verdict = f"It is not {within}: {differ}, with 95 % confidence by at least {_points(low)}."
+        verdict = f"It is not {within}: {differ}, with 95 % confidence by at least {points(low)}."
     return f"{verdict} {_direction(scores)}"
 
 
 def _direction(scores: Scores) -> str:
     low, high = scores.intervals.esce
     if low <= 0 <= high:
-        return (
-            "As a whole it is neither clearly over- nor under-confident: confidence minus accuracy is "
-            f"{100 * scores.esce:+.1f} points (95 % interval {100 * low:+.1f} to {100 * high:+.1f})."
-        )
+        gap = f"{100 * scores.esce:+.1f} points (95 % interval {100 * low:+.1f} to {100 * high:+.1f})"
+        open_end = "As a whole it is neither clearly over- nor under-confident"
+        if scores.calibrated is False:  # it errs, in both directions or in one that cannot be told
+            open_end = "Which way it errs as a whole these samples cannot tell"
+        return f"{open_end}: confidence minus accuracy is {gap}."
     near, far = sorted((abs(low), abs(high)))
     return (
-        f"Its confidence is {_points(abs(scores.esce))} too {'high' if low > 0 else 'low'} "
-        f"(95 % interval {_points(near, unit=False)} to {_points(far)})."
+        f"Its confidence is {points(abs(scores.esce))} too {'high' if low > 0 else 'low'} "
+        f"(95 % interval {points(near, unit=False)} to {points(far)})."
     )
 
 
@@ -68,7 +69,12 @@ def as_good_as_its_set(scores: Scores, calibration_size: int) -> str:
     )
 
 
-def _points(share: float, *, unit: bool = True) -> str:
+def percent(share: float) -> str:
+    """0.947 -> 94.7 %."""
+    return f"{100 * share:.1f} %"
+
+
+def points(share: float, *, unit: bool = True) -> str:
     """0.0136 -> 1.4 points."""
     value = f"{100 * share:.1f}".removesuffix(".0")
     return f"{value} point{'' if value == '1' else 's'}" if unit else value

@@ -9,19 +9,21 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from lipscale.report.ranking import ranking_curves
-from lipscale.report.record import RunRecord
+from lipscale.report.record import Answers, RunRecord
 from lipscale.report.reliability import reliability_grid, with_answers
 from lipscale.report.theme import BAD, FAINT, GOOD, INK, Drawn, colour, style
 from lipscale.report.verdict import ATTACK_NAMES, percent, proven_and_attacked
+from lipscale.training.epoch import counted
 
 PART_COLOURS = {"relaxation": BAD, "contraction": GOOD, "Phase II": colour(2), "fixed L": GOOD}
 ATTACK_COLOURS = {"pgd": BAD, "autoattack": colour(3)}
 MARKERS = {"pgd": "o", "autoattack": "s"}
+SURE = 0.9  # the confidence that the caption is about, and at which the slider starts
 
 
 def draw_all(runs: Sequence[RunRecord]) -> list[Drawn]:
     """Every figure that these runs have the records for."""
-    usual = (dynamics, reliability_diagrams, certified_accuracies, confidence_histogram, ranking_curves)
+    usual = (certified_accuracies, selective_answers, reliability_diagrams, dynamics, ranking_curves)
     drawn = [figure_of(runs) for figure_of in usual]
     return [figure for figure in drawn if figure is not None]
 
@@ -80,7 +82,7 @@ def describe_dynamics(run: RunRecord) -> str:
     """How L and T* went, in words."""
     constants, first, peak = run.constants, run.phase_one, relaxation_end(run)
     if run.settings.method != "list":
-        return f"{run.name}: L stays fixed at {constants[-1]:.4g} for {len(run.history)} epochs."
+        return f"{run.name}: L stays fixed at {constants[-1]:.4g} for {counted(len(run.history), 'epoch')}."
     text = f"{run.name}: L starts at {constants[0]:.4g} and relaxes to {constants[peak]:.4g} by epoch {peak}"
     if peak < len(first):
         text += f", then contracts to {constants[len(first)]:.4g} by epoch {len(first)}, the last of Phase I"
@@ -88,9 +90,9 @@ def describe_dynamics(run: RunRecord) -> str:
         text += f", where T* is {temperature:.4f}"
     text += "."
     if unbounded := sum(epoch.temperature in (0, math.inf) for epoch in first):
-        text += f" In {unbounded} epochs T* was 0 or infinite, and is not drawn."
+        text += f" In {counted(unbounded, 'epoch')} T* was 0 or infinite, and is not drawn."
     second = len(run.history) - len(first)
-    return f"{text} Phase II has {second} epochs with L frozen." if second else text
+    return f"{text} Phase II has {counted(second, 'epoch')} with L frozen." if second else text
 
 
 def reliability_diagrams(runs: Sequence[RunRecord]) -> Drawn | None:
@@ -120,12 +122,19 @@ def certified_accuracies(runs: Sequence[RunRecord]) -> Drawn | None:
         units = {run.unit for run, _ in known}
         unit = units.pop() if len(units) == 1 else "each run in its own unit"
         axes.set(xlabel=f"epsilon (l2, {unit})", ylabel="accuracy", ylim=(0, 1.04))
-        axes.set_xlim(left=0)
+        attacked = [float(eps) for run, _ in known for result in run.robustness.values() for eps in result.at]
+        axes.set_xlim(0, round_up(max([answers.largest for _, answers in known] + attacked)))
         named = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))  # each kind of attack once
         axes.legend(named.values(), named.keys())
     said = {run.name: proven_and_attacked(run.metrics, run.unit, run.robustness) for run, _ in known}
     caption = [f"{name}: {' '.join(sentences)}" for name, sentences in said.items()]
-    return Drawn("certified", "Certified accuracy and attacks", figure, caption)
+    return Drawn("certified", "How far is it safe? Certified accuracy and attacks", figure, caption)
+
+
+def round_up(value: float) -> float:
+    """The next number that a thousand steps divide into round ones: 0.808 -> 1, 13 -> 20; 1 where nothing is proven."""
+    size = 10.0 ** math.floor(math.log10(value)) if value > 0 else 1.0
+    return next(step * size for step in (1, 1.25, 2, 2.5, 5, 10) if step * size >= value)
 
 
 def _draw_attacks(axes: Axes, run: RunRecord, shade: str | None) -> None:
@@ -144,32 +153,32 @@ def _draw_attacks(axes: Axes, run: RunRecord, shade: str | None) -> None:
             axes.plot(epsilons, proven, MARKERS[kind], mfc="none", label="certified on that subset", **look)
 
 
-def confidence_histogram(runs: Sequence[RunRecord]) -> Drawn | None:
-    """How often which confidence is given, right and wrong."""
+def selective_answers(runs: Sequence[RunRecord]) -> Drawn | None:
+    """What is right among the answers that are sure enough, and how many those are, over the threshold."""
     known = with_answers(runs)
     if not known:
         return None
     caption = []
     with style():
-        figure = Figure(figsize=(5.2, 3.2))
+        figure = Figure(figsize=(5.2, 3.6))
         axes = figure.subplots()
         for run, answers in known:
-            confidence, right = answers.confidence, answers.right
-            if len(known) > 1:
-                parts = [(confidence, colour(run.index), label(run), "step", 1.0)]
-            else:  # over one another, not stacked: a logarithmic axis would belittle what lies on top
-                kinds = ((right, GOOD, "right"), (~right, BAD, "wrong"))
-                parts = [(confidence[kind], shade, name, "stepfilled", 0.65) for kind, shade, name in kinds]
-            for values, shade, name, form, alpha in parts:
-                axes.hist(values.tolist(), bins=25, range=(0, 1), histtype=form, color=shade, alpha=alpha, label=name)  # type: ignore[arg-type]
-            sure = confidence >= 0.9
-            text = f"{run.name}: {percent(float(sure.double().mean()))} of the test samples get a confidence of at "
-            among = f", and {percent(float(right[sure].double().mean()))} of those are right" if sure.any() else ""
-            caption.append(f"{text}least 90 %{among}.")
-        axes.set(xlabel="confidence", ylabel="test samples", xlim=(0, 1))
-        log_axis(axes, "y", (0.8, axes.get_ylim()[1]))
-        axes.legend(loc="best")
-    return Drawn("confidence", "Confidence histogram", figure, caption)
+            threshold, coverage, accuracy = answers.selective_curves()
+            name, shade = label(run) if len(known) > 1 else "", colour(run.index)
+            axes.step(threshold, accuracy, where="pre", color=shade, label=f"{name} right among the answers".strip())
+            axes.step(threshold, coverage, where="pre", color=shade, linestyle="--", label="" if name else "answered")
+            caption.append(f"{run.name}: {_sure_and_right(answers)}")
+        axes.set(xlabel="confidence threshold", ylabel="share", xlim=(0, 1), ylim=(0, 1.04))
+        axes.legend(loc="lower left")
+    caption.append("Solid: how many of the answers are right; dashed: how many samples get one.")
+    return Drawn("confidence", "When should it stay silent?", figure, caption)
+
+
+def _sure_and_right(answers: Answers) -> str:
+    sure = answers.confidence >= SURE
+    text = f"{percent(float(sure.double().mean()))} of the test samples get a confidence of at least {100 * SURE:g} %"
+    right = f", and {percent(float(answers.right[sure].double().mean()))} of those are right" if sure.any() else ""
+    return f"{text}{right}."
 
 
 def label(run: RunRecord) -> str:

@@ -13,12 +13,11 @@ from lipscale import runs
 from lipscale._files import load_tensors
 from lipscale.certificates import certified_accuracy_curve
 from lipscale.certificates.robustness import AttackName, Robustness
-from lipscale.data import Preprocessing, Stored
+from lipscale.data import Column, Preprocessing, Stored, read_dataset
 from lipscale.errors import UserError
 from lipscale.metrics import Predictions
 from lipscale.metrics.binned import bins_for
 from lipscale.report.samples import Sample, worth_seeing
-from lipscale.runs.assembly import read_data
 from lipscale.runs.evaluation import Metrics
 from lipscale.runs.folder import HISTORY, PREDICTIONS, ROBUSTNESS, stored_attacks
 from lipscale.settings import Settings
@@ -54,6 +53,25 @@ class Answers:
     def bins(self) -> int:
         """The bins of the reliability diagram."""
         return bins_for(len(self.labels))
+
+    @property
+    def largest(self) -> float:
+        """The largest certified radius of a right answer; a constant network's has no end."""
+        return float(self.certified.clamp(max=1e6).max())
+
+    def certified_at(self, epsilons: Tensor) -> list[float]:
+        """Certified accuracy at each epsilon, exactly."""
+        proven = self.certified[self.certified > 0].double().sort().values
+        return ((len(proven) - torch.searchsorted(proven, epsilons)).double() / len(self.labels)).tolist()
+
+    def selective_at(self, thresholds: Tensor) -> tuple[list[float], list[float | None]]:
+        """The share of samples at or above each threshold, and the accuracy among those, exactly; none among none."""
+        confidence, order = self.confidence.sort()
+        right = torch.cat((self.right[order].double().flip(0).cumsum(0).flip(0), torch.zeros(1)))
+        first = torch.searchsorted(confidence, thresholds)
+        left = len(confidence) - first
+        accuracies = zip(right[first].tolist(), left.tolist(), strict=True)
+        return (left.double() / len(confidence)).tolist(), [r / n if n else None for r, n in accuracies]
 
     def certified_curve(self) -> tuple[list[float], list[float]]:
         """Epsilons from zero to the largest radius, and the certified accuracy at each."""
@@ -134,8 +152,8 @@ def read_record(
     if answers is None:
         missing.append(f"The test predictions are missing or damaged: {evaluate} writes them.")
     elif with_samples:
-        inputs = _inputs(settings, preprocessing, len(answers.labels), data_dir, missing)
-        samples = worth_seeing(answers.logits, answers.labels, answers.radii, inputs, classes)
+        inputs, columns = _inputs(settings, preprocessing, len(answers.labels), data_dir, missing)
+        samples = worth_seeing(answers.logits, answers.labels, answers.radii, inputs, classes, columns)
     found = (history, robustness, answers, *samples, tuple(missing))
     return RunRecord(name, index, folder, settings, metrics, preprocessing.unit, *found)
 
@@ -165,16 +183,17 @@ def _answers(path: Path, classes: int) -> Answers | None:
 
 def _inputs(
     settings: Settings, preprocessing: Preprocessing, count: int, data_dir: Path | None, missing: list[str]
-) -> Tensor | Stored | None:
-    """The test inputs, if the data set is here and still has as many."""
+) -> tuple[Tensor | Stored | None, tuple[Column, ...]]:
+    """The test inputs as the files have them, and a table's columns, if the set is here and still has as many."""
     try:
-        inputs = read_data(settings, stored=preprocessing, data_dir=data_dir)[0].test.inputs
+        dataset = read_dataset(settings, data_dir, stored=preprocessing)
+        inputs = dataset.test.inputs
         if len(inputs) == count:
-            return inputs
+            return inputs, dataset.columns
         missing.append(f"The samples are not shown: the data set has {len(inputs)} test samples now, not {count}.")
     except UserError as error:
         missing.append(f"The samples are not shown, because the data set is not here ({error}).")
-    return None
+    return None, ()
 
 
 def _short_names(folders: Sequence[Path]) -> list[str]:

@@ -2,13 +2,16 @@
 
 import base64
 import io
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 import torch
 from PIL import Image
 from torch import Tensor
 
-from lipscale.data import Stored, as_input
+from lipscale.data import Column, Stored, as_input
 
 SHOWN = 8  # hardest and easiest samples, each
 LARGEST_PICTURE = 256
@@ -20,6 +23,7 @@ class Sample:
 
     index: int
     image: Tensor | None  # (C, H, W) in [0, 1]; none for a table's row
+    values: dict[str, str]  # of a table's row, by column
     truth: str
     predicted: str
     probability: float
@@ -39,11 +43,16 @@ class Sample:
 
 
 def worth_seeing(
-    logits: Tensor, labels: Tensor, radii: Tensor, inputs: Tensor | Stored | None, classes: tuple[str, ...]
+    logits: Tensor,
+    labels: Tensor,
+    radii: Tensor,
+    inputs: Tensor | Stored | None,
+    classes: tuple[str, ...],
+    columns: Sequence[Column] = (),
 ) -> tuple[tuple[Sample, ...], tuple[Sample, ...]]:
     """The hardest: most confident errors first, then the smallest radii. The easiest: the largest radii.
 
-    Without a certificate no radius tells them apart, and the confidence stands in for it.
+    Inputs are as files have them. Without a certificate no radius tells samples apart, and confidence stands in for it.
     """
     confidence, predicted = torch.softmax(logits.double(), 1).max(1)
     right = predicted == labels
@@ -52,10 +61,26 @@ def worth_seeing(
     ease = distance.masked_fill(~right, -torch.inf)
 
     def sample(i: int) -> Sample:
-        image = as_input(inputs[i : i + 1])[0].float() if inputs is not None and inputs.ndim == 4 else None
+        raw = None if inputs is None else inputs[i : i + 1]
+        image = as_input(raw)[0] if raw is not None and raw.ndim == 4 else None
+        values = _values(raw[0], columns) if raw is not None and raw.ndim == 2 else {}
         truth, answer = classes[int(labels[i])], classes[int(predicted[i])]
-        return Sample(i, image, truth, answer, float(confidence[i]), float(radii[i]))
+        return Sample(i, image, values, truth, answer, float(confidence[i]), float(radii[i]))
 
     hardest = map(sample, hardness.topk(min(SHOWN, len(hardness))).indices.tolist())
     easiest = map(sample, ease.topk(min(SHOWN, int(right.sum()))).indices.tolist())
     return tuple(hardest), tuple(easiest)
+
+
+def _values(row: Tensor, columns: Sequence[Column]) -> dict[str, str]:
+    """A table's row as people wrote it: numbers, categories by name."""
+    named = columns or [Column(f"column {i}") for i in range(len(row))]
+    return {column.name: _value(value, column) for column, value in zip(named, row.tolist(), strict=True)}
+
+
+def _value(value: float, column: Column) -> str:
+    if math.isnan(value):
+        return "missing"
+    if column.dates:  # days since 1970
+        return f"{datetime(1970, 1, 1) + timedelta(days=value):%Y-%m-%d}"
+    return column.categories[int(value)] if column.categories else f"{value:.6g}"

@@ -1,18 +1,13 @@
 """What is shown of a run, line by line, on the screen and on the page; and the page's tables for several runs."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from lipscale.metrics.intervals import Interval
 from lipscale.report.record import RunRecord
 from lipscale.runs.evaluation import Metrics
-
-
-class Cell(NamedTuple):
-    """A value, and in small print what to hold it against: its 95 % interval, mostly."""
-
-    value: str
-    note: str = ""
+from lipscale.runs.headline import Cell
+from lipscale.training.epoch import counted
 
 
 def _number(value: float, interval: Interval | None = None, form: str = ".4f") -> Cell:
@@ -51,8 +46,8 @@ def cells(metrics: Metrics, epsilons: Iterable[str] = ()) -> dict[str, Cell]:
         "Brier score, calibration part": _number(metrics.brier_calibration, of.brier_calibration),
         "T on the test set": _number(metrics.temperature, metrics.temperature_interval),
         **proven,
-        "Phase I": Cell(f"{metrics.phase1_epochs} epochs", settled[metrics.settled]),
-        "Phase II": Cell(f"{metrics.phase2_epochs} epochs"),
+        "Phase I": Cell(counted(metrics.phase1_epochs, "epoch"), settled[metrics.settled]),
+        "Phase II": Cell(counted(metrics.phase2_epochs, "epoch")),
         "training samples": Cell(f"{metrics.train_size}", samples),
         "training time": Cell(f"{metrics.seconds:.0f} s"),
     }

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 
 from lipscale.certificates.robustness import AttackName, Robustness
 from lipscale.metrics import beside_the_majority, empty_praise
-from lipscale.metrics.verdict import as_good_as_its_set, how_far_off, temperature_sentence
+from lipscale.metrics.verdict import as_good_as_its_set, how_far_off, percent, temperature_sentence
 from lipscale.runs.evaluation import Metrics
+from lipscale.training.epoch import counted
 
 ATTACK_NAMES: dict[AttackName, str] = {"pgd": "PGD", "autoattack": "AutoAttack"}
 
@@ -24,11 +25,6 @@ def verdict(metrics: Metrics, unit: str, robustness: Mapping[AttackName, Robustn
     accuracy = empty_praise(metrics, metrics.accuracy, metrics.intervals.accuracy) or accuracy
     sentences = [accuracy, *calibration, *proven, _training(metrics), allowed, advice]
     return [sentence for sentence in sentences if sentence]
-
-
-def percent(share: float) -> str:
-    """0.947 -> 94.7 %."""
-    return f"{100 * share:.1f} %"
 
 
 def proven_and_attacked(metrics: Metrics, unit: str, robustness: Mapping[AttackName, Robustness]) -> list[str]:
@@ -62,12 +58,12 @@ def certified_by_class(metrics: Metrics, unit: str) -> str:
 
 
 def _training(metrics: Metrics) -> str:
-    epochs = f"{metrics.phase1_epochs} epochs"
+    trained = counted(metrics.phase1_epochs, "epoch")
     if metrics.lipschitz_constant is None:
-        return f"It was trained for {epochs} without a Lipschitz constraint."
+        return f"It was trained for {trained} without a Lipschitz constraint."
     constant = f"L = {metrics.lipschitz_constant:.4g}"
     if metrics.settled is None:
         return f"It was trained at a fixed {constant}."
     if metrics.settled:
-        return f"The feedback settled at {constant} after {epochs} of Phase I."
-    return f"The feedback had not settled after {epochs} of Phase I, at {constant}."
+        return f"The feedback settled at {constant} after {trained} of Phase I."
+    return f"The feedback had not settled after {trained} of Phase I, at {constant}."

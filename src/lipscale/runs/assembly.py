@@ -92,7 +92,7 @@ def read_data(
     data_dir: Path | None = None,
 ) -> tuple[Dataset, Preprocessing]:
     """The data that the settings name, ready for a network; `stored` and `classes` keep a run's own."""
-    dataset = data.load_dataset(settings, data_dir, classes=classes, stored=stored)
+    dataset = data.read_dataset(settings, data_dir, classes=classes, stored=stored)
     if settings.limit is not None:
         dataset = data.limit(dataset, settings.limit, seed=settings.seed)
     return data.prepare(dataset, stored)

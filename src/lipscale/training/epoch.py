@@ -34,6 +34,11 @@ class Epoch:
     seconds: float
 
 
+def counted(count: float, noun: str) -> str:
+    """1 epoch, 2 epochs."""
+    return f"{count:g} {noun}{'' if count == 1 else 's'}"
+
+
 @dataclass(frozen=True)
 class StoppedEpoch:
     """How far an epoch was when it was asked to stop: enough to go on within it."""

@@ -17,7 +17,7 @@ from lipscale.training.algorithm import Training, algorithm_1
 from lipscale.training.batches import Batches, as_dataset, batches_of, split_data
 from lipscale.training.checkpoint import load_training, save_training
 from lipscale.training.defaults import DEFAULT_BATCH_SIZE
-from lipscale.training.epoch import Epoch
+from lipscale.training.epoch import Epoch, counted
 from lipscale.training.hardware import keep_freed_memory
 from lipscale.training.progress import TrainingProgress
 
@@ -117,7 +117,8 @@ def _explained(error: Exception, training: Training, path: Path | None) -> Excep
 
 def _where_it_stopped(training: Training, path: Path | None) -> str:
     done = training.history[-1] if training.history else None
-    where = "0 whole epochs" if done is None else f"{done.epoch} whole epochs of Phase {'I' * done.phase}"
+    phase = "" if done is None else f" of Phase {'I' * done.phase}"
+    where = counted(0 if done is None else done.epoch, "whole epoch") + phase
     return f"stopped after {where}{', all is saved' if path else ''}"
 
 

@@ -4,6 +4,7 @@ import ctypes
 import logging
 import sys
 import time
+from functools import cache
 
 import torch
 
@@ -22,8 +23,9 @@ def has_bfloat16(device: torch.device) -> bool:
     return device.type == "cpu" and any(getattr(torch.cpu, name, lambda: False)() for name in names)
 
 
+@cache
 def warn_of_emulation(device: torch.device) -> None:
-    """Say what bfloat16 costs where it is asked for and the processor has none."""
+    """Say, once, what bfloat16 costs where it is asked for and the processor has none."""
     if not has_bfloat16(device):
         log.warning(
             f"this processor emulates bfloat16: a product of matrices takes {_slowdown(device):.1f} times as long as "

@@ -13,6 +13,8 @@ from lipscale.settings import TrainingSettings
 from lipscale.training.epoch import Epoch
 from lipscale.training.plan import Plan
 
+WIDE = 110  # columns that hold the bar and every number
+
 
 class Display:
     """A bar in a terminal, and none elsewhere, for as long as the work lasts."""
@@ -41,11 +43,11 @@ class TrainingProgress(Display):
         self.phase1 = plan.phase1_epochs
         self.total = self.phase1 + (0 if settings.phase1_only else plan.phase2_epochs)
         self.start, self.seen = time.perf_counter(), 0
+        self.is_narrow = self.console.width < WIDE
         if self.console.is_terminal:
-            # in a narrow window the numbers matter more than the bar
-            bar = [BarColumn(bar_width=20)] if self.console.width >= 110 else []
             counter = TextColumn("{task.description} {task.completed}/{task.total}")
-            self.bar = Progress(*bar, counter, TextColumn("{task.fields[status]}"), console=self.console)
+            bar = BarColumn(bar_width=10 if self.is_narrow else 20)
+            self.bar = Progress(counter, bar, TextColumn("{task.fields[status]}"), console=self.console)
             self.task = self.bar.add_task("Phase I", total=self.total, status="")
 
     def __enter__(self) -> Self:
@@ -63,26 +65,28 @@ class TrainingProgress(Display):
         """Report a finished epoch."""
         self.seen += 1
         done = epoch.epoch if epoch.phase == 1 else self.phase1 + epoch.epoch
-        pace = (time.perf_counter() - self.start) / self.seen
-        status = describe(epoch, remaining=pace * (self.total - done))
+        remaining = (time.perf_counter() - self.start) / self.seen * (self.total - done)
         if self.bar:
-            name = f"Phase {'I' * epoch.phase}"
-            self.bar.update(self.task, description=name, completed=done, status=status)
+            status = describe(epoch, remaining=remaining, brief=self.is_narrow)
+            self.bar.update(self.task, description=f"Phase {'I' * epoch.phase}", completed=done, status=status)
         else:
-            self.console.print(f"phase {epoch.phase} epoch {epoch.epoch} {status}", soft_wrap=True, highlight=False)
+            line = f"phase {epoch.phase} epoch {epoch.epoch}  {describe(epoch, remaining=remaining)}"
+            self.console.print(line, soft_wrap=True, highlight=False)
 
 
-def describe(epoch: Epoch, *, remaining: float) -> str:
-    """One line about an epoch; the accuracy is the calibration set's, or without one the training's."""
-    parts = []
-    if epoch.lipschitz is not None:
-        parts.append(f"L {epoch.lipschitz:.4g}")
-    if epoch.temperature is not None:
-        parts.append(f"T* {epoch.temperature:.4f}")
-    parts.append(f"loss {epoch.loss:.4f}")
-    accuracy = epoch.train_accuracy if epoch.calibration_accuracy is None else epoch.calibration_accuracy
-    parts.append(f"accuracy {accuracy:.3f}")
+def describe(epoch: Epoch, *, remaining: float, brief: bool = False) -> str:
+    """One line about an epoch; the accuracy is the calibration set's, or without one that of the training."""
     minutes, seconds = divmod(round(remaining), 60)
     hours, minutes = divmod(minutes, 60)
     left = f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
-    return "  ".join([*parts, f"<= {left} left"])
+    set_name, share = "calibration", epoch.calibration_accuracy
+    if share is None:
+        set_name, share = "training", epoch.train_accuracy
+    parts = {
+        "L": "" if epoch.lipschitz is None else f"{epoch.lipschitz:.4g}",
+        "T*": "" if epoch.temperature is None else f"{epoch.temperature:.4f}",
+        "training loss": "" if brief else f"{epoch.loss:.4f}",
+        f"{set_name} accuracy": f"{100 * share:.1f} %",
+        "" if brief else "at most": f"{left} left",
+    }
+    return "  ".join(f"{name} {value}".strip() for name, value in parts.items() if value)
