@@ -126,7 +126,7 @@ class TestNumbers:
         found = load(tmp_path / "t.csv", labelled([f"{i % 5},{100 + i}" for i in range(40)]), delimiter=";")
         assert found.train.inputs[7, 0] == 2.107
 
-    def test_a_gap_has_an_input_of_its_own_where_training_had_gaps(self, tmp_path):
+    def test_a_gap_has_an_input_of_its_own_where_training_had_gaps(self, tmp_path, caplog):
         a = ["" if i % 5 == 0 else str(i % 9) for i in range(40)]
         raw = load(tmp_path / "t.csv", labelled(a, [str(i % 7) for i in range(40)]), header=("a", "b", "y"))
         ready, done = prepare(raw)
@@ -137,7 +137,11 @@ class TestNumbers:
         assert (x[::5, 0] == 0).all()
         gap, filled = (encode(torch.tensor([[v, 1.0]]), done)[0] for v in (torch.nan, done.column_mean[0]))
         torch.testing.assert_close((gap - filled).norm(), torch.tensor(1.0))
+        caplog.clear()
+        assert as_inputs({"a": [None], "b": [1.0]}, done).ready[0, 1] == 1
+        assert caplog.text == ""
         no_gap_before = as_inputs({"a": [1.0], "b": [None]}, done).ready
+        assert "1 values are missing or categories that the run has not seen, such as 'b' in row 1" in caplog.text
         assert no_gap_before[0, 2] == 0
 
 

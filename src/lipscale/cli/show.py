@@ -109,7 +109,7 @@ def _shown(answer: Prediction, *, certified: bool) -> dict[str, str]:
     """What of an answer is shown, by the heads of the columns."""
     row = {"input": answer.source, "class": answer.label, "probability": f"{answer.probability:.4f}"}
     if certified:
-        row["certified radius"] = f"{answer.radius:.4f}"
+        row["certified radius"] = f"{answer.radius:.4f}" if answer.radius < 1e4 else f"{answer.radius:.4g}"
         if answer.lowest is not None:
             row["certified range"] = f"{answer.lowest:.4f} to {answer.highest:.4f}"
         row |= {f"radius of {name}": "" if r is None else f"{r:.4g}" for name, r in answer.radii.items()}

@@ -11,7 +11,7 @@ import numpy as np
 from lipscale.data import dates
 from lipscale.data.dataset import MOST_CLASSES, Column, hint
 from lipscale.data.ids import LEAST_ROWS, is_id
-from lipscale.data.table_file import MISSING, TableFile, is_number, number
+from lipscale.data.table_file import MISSING, PADDED, TableFile, is_number, number
 from lipscale.errors import UserError
 
 MOST_CATEGORIES = 100
@@ -22,7 +22,6 @@ SOME = 10
 MANY_NUMBERS = 20
 DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+(?:[eE][+-]?\d+)?", re.ASCII)
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}", re.ASCII)
-PADDED = re.compile(r"0\d+", re.ASCII)
 DROP = "leave it out (`drop`)"
 MEND = "mend it or leave it empty"
 
@@ -114,7 +113,7 @@ class Cells:
     @cached_property
     def is_padded(self) -> bool:
         """Whether there are leading zeros, as in zip codes: then they are no numbers to count with."""
-        return not (self.is_number or self.is_date) and any(map(PADDED.fullmatch, self._codes[1]))
+        return not (self.is_number or self.is_date) and any(re.match(PADDED, text) for text in self._codes[1])
 
     @property
     def is_ambiguous(self) -> bool:

@@ -43,7 +43,7 @@ def _measure(dataset: Dataset) -> Preprocessing:
     counts = inputs.isnan().sum(0).tolist()
     lacking = [f"{column.name!r} ({count})" for column, count in zip(columns, counts, strict=True) if count]
     if lacking:
-        log.warning(f"missing values in {listed(lacking)}: {STAND_IN}")
+        log.warning(f"missing values in {listed(lacking)}: {STAND_IN}; one more input tells of missing numbers")
     columns = tuple(
         column if column.categories else replace(column, missing=count > 0)
         for column, count in zip(columns, counts, strict=True)

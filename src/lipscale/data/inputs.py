@@ -97,8 +97,9 @@ def from_array(rows: np.ndarray, where: str, preprocessing: Preprocessing) -> In
 
 
 def from_raw(raw: Tensor, where: str, preprocessing: Preprocessing, unused: tuple[str, ...] = ()) -> Inputs:
-    """The raw numbers of a table, encoded; what is missing is named in a warning."""
-    lacking = raw.isnan().nonzero()
+    """The raw numbers of a table, encoded; what is missing is named in a warning, but not where training had gaps."""
+    expected = torch.tensor([column.missing for column in preprocessing.columns] or [False])
+    lacking = (raw.isnan() & ~expected).nonzero()
     if len(lacking):
         row, column = lacking[0].tolist()
         first = f"{preprocessing.columns[column].name!r} in row {row + 1}"

@@ -1,12 +1,10 @@
 """CSV and Parquet files, read by pyarrow: columns of float64, or texts in a dictionary, so that each is there once."""
 
 import csv
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
-from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ NULLS = [form(text) for text in MISSING for form in (str.lower, str.upper, str.t
 MOST_COLUMNS = 20_000
 ROW_NUMBERS = "Unnamed: 0"  # as pandas calls them
 LONGEST_LINE = 1 << 20
+PADDED = r"^\s*0[0-9]+\s*$"
 LARGE = 300_000_000  # bytes; a Parquet file that unpacks to more, and to very much more than its size, is no table
 MOST_TIMES = 500
 
@@ -99,21 +98,17 @@ class CsvFile(TableFile):
         So are whole numbers where a cell has leading zeros, as zip codes have: pyarrow drops the zeros.
         """
         with reading(self.path, "a CSV file"):
-            if self._holds(b'"'):
-                self._check_rows()  # pyarrow forgives what is behind a closing quote
+            with self.path.open("rb") as file:
+                if any(b'"' in block for block in iter(lambda: file.read(1 << 20), b"")):
+                    self._check_rows()  # pyarrow forgives what is behind a closing quote
             try:
                 found = self._parse(wanted, texts)
-                padded = self._holds(rb'(?:^|[\n%b])[" ]*0\d' % re.escape(self.delimiter.encode()))
-                others = [n for n in wanted if n not in texts and not is_number(found[n].type, whole=not padded)]
-                return found | (self._parse(others, set(others)) if others else {})
+                again = [n for n in wanted if n not in texts and not _is_fraction(found[n].type)]
+                as_texts = self._parse(again, set(again)) if again else {}
             except Exception:
                 self._check_rows()
                 raise
-
-    def _holds(self, pattern: bytes) -> bool:
-        """Whether the file has this anywhere."""
-        with self.path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as whole:
-            return re.search(pattern, whole) is not None
+            return found | {n: c for n, c in as_texts.items() if not is_number(found[n].type) or _is_padded(c)}
 
     def _parse(self, columns: list[str], texts: set[str]) -> dict[str, Any]:
         import pyarrow as pa
@@ -175,10 +170,21 @@ def _rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
         yield from ((reader.line_num, row) for row in reader if len(row) > 1 or "".join(row).strip())
 
 
-def is_number(kind: Any, *, whole: bool = True) -> bool:
-    """Whether a type of pyarrow's is one of numbers, `whole` ones too; a column without any value might hold some."""
+def is_number(kind: Any) -> bool:
+    """Whether a type of pyarrow's is one of numbers; a column without any value might hold some."""
     import pyarrow.types as is_a
 
-    return bool(
-        (whole and is_a.is_integer(kind)) or is_a.is_floating(kind) or is_a.is_decimal(kind) or is_a.is_null(kind)
-    )
+    return bool(is_a.is_integer(kind) or _is_fraction(kind))
+
+
+def _is_fraction(kind: Any) -> bool:
+    import pyarrow.types as is_a
+
+    return bool(is_a.is_floating(kind) or is_a.is_decimal(kind) or is_a.is_null(kind))
+
+
+def _is_padded(column: Any) -> bool:
+    """Whether any of these texts is a whole number with leading zeros, as zip codes are."""
+    import pyarrow.compute as pc
+
+    return any(pc.any(pc.match_substring_regex(c.dictionary, PADDED)).as_py() for c in column.chunks)
