@@ -4,8 +4,11 @@ import ast
 import doctest
 import importlib
 import inspect
+import itertools
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -138,22 +141,59 @@ def test_the_python_of_the_pages_runs(page, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.long
-def test_the_commands_of_the_tutorial_run(tmp_path):
-    """Those on the embedded digits, in a shortened run; pictures and tables of one's own are made up."""
-    (tmp_path / "first.yaml").write_text("epochs: 10\nwidth: 32\n")
-    script = "\n".join(blocks("docs/TUTORIAL.md", "sh"))
-    lines = [line.split("   #")[0].strip() for line in script.splitlines() if "runs/first" in line]
-    for line in lines:
-        line = line.replace("lipscale train", "lipscale train first.yaml")
-        if "digit.png" in line:
-            from PIL import Image
+# --- commands ---
 
-            Image.new("L", (20, 30)).save(tmp_path / "digit.png")
-        if "runs/second" in line:
-            run("lipscale train first.yaml --seed 1 --out runs/second", tmp_path)
+PAGES = ["README.md", *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").glob("*.md")))]
+# what takes hours, the network or a public set
+ELSEWHERE = re.compile(r"cifar10|mnist|reproduce (?!all --dry-run)|reproduce .*--profile")
+
+
+def commands(page: str) -> list[str]:
+    """The commands of lipscale on a page, without their comments."""
+    lines = "".join(blocks(page, "sh")).splitlines()
+    return [" ".join(part.split()) for line in lines for part in line.split(" #")[0].split("&&") if part.strip()]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_has_flags_that_exist_and_files_that_are_here(page):
+    import typer
+
+    from lipscale.cli.commands import app
+
+    group = typer.main.get_command(app)
+    written = set()
+    for line in commands(page):
+        name, *words = line.split()
+        if Path(name).name != "lipscale":
+            continue
+        given = [word for before, word in itertools.pairwise(["", *words]) if before != "--out" and is_path(word)]
+        absent = {word for word in given if not (ROOT / word).exists() and not word.startswith("https:")}
+        assert absent <= {*written, "runs/digits-mlp-list-1"}, line
+        written |= {word for before, word in itertools.pairwise(words) if before == "--out"}
+        command = group
+        while hasattr(command, "commands"):
+            command, words = command.commands[words[0]], words[1:]
+        command.make_context(command.name, list(words))  # parses, and runs nothing
+
+
+def is_path(word: str) -> bool:
+    return "/" in word or Path(word).suffix in (".csv", ".parquet", ".npz", ".npy", ".png", ".yaml", ".json", ".html")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("page", ["README.md", "docs/DATA.md", "docs/METRICS.md", "docs/TUTORIAL.md"])
+def test_the_commands_of_a_page_run_as_written(page, tmp_path):
+    """All but those that need hours, the network or a public set; in a folder with the examples and nothing else."""
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    lines = [line for line in commands(page) if line.startswith("lipscale") and not ELSEWHERE.search(line)]
+    if page == "README.md":
+        run("lipscale train", tmp_path)  # the first command there, which installs, too
+    for line in lines:
         run(line, tmp_path)
-    assert len(lines) >= 5
+    for code in blocks(page, "py"):
+        pytest.importorskip("pandas")
+        run(shlex.join([sys.executable, "-c", code]), tmp_path)
+    assert len(lines) >= 3
 
 
 def run(line: str, cwd: Path) -> None:
