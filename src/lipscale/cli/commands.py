@@ -9,6 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from lipscale.cli import data, experiments, predict, results, training
+from lipscale.cli.signals import StopRequest, at_once
 from lipscale.cli.wording import as_commands
 from lipscale.errors import DivergedError, UnsoundError, UserError
 
@@ -53,8 +54,10 @@ def main() -> None:
     # spinning only briefly costs nothing on an idle machine
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     logging.getLogger("lipscale").addFilter(_in_flags)
+    stopped = StopRequest()
     try:
-        code = app(standalone_mode=False)
+        with at_once(stopped):
+            code = app(standalone_mode=False)
     except (UserError, DivergedError) as error:
         _complain(str(error))
     except UnsoundError as error:
@@ -66,19 +69,26 @@ def main() -> None:
     except OSError as error:  # a full disk, a folder that may not be written to
         _complain(str(error))
     except Exception as error:
+        if stopped():  # a library that was interrupted while it was imported complains in its own way
+            _stop()
         # a flag that does not exist, for one; typer has a click of its own, so known by what it can do
         if not hasattr(error, "format_message"):
             raise
         command = getattr(getattr(error, "ctx", None), "command_path", "lipscale")
         _complain(f"{error.format_message()} (see {command} --help)")
     except KeyboardInterrupt:
-        sys.exit(130)
+        _stop()
     sys.exit(code if isinstance(code, int) else 0)
 
 
 def _in_flags(record: logging.LogRecord) -> bool:
     record.msg, record.args = as_commands(record.getMessage()), ()
     return True
+
+
+def _stop() -> NoReturn:
+    print("lipscale: stopped", file=sys.stderr)
+    sys.exit(130)
 
 
 def _complain(message: str) -> NoReturn:

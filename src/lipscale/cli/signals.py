@@ -25,6 +25,21 @@ class StopRequest:
 
 
 @contextmanager
+def at_once(request: StopRequest) -> Iterator[None]:
+    """Within, a Ctrl-C is noted before it interrupts, for those who would take the interruption for a fault."""
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        request.signal = number
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, on_signal)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
 def polite_stop(request: StopRequest, tell: Callable[[str], None]) -> Iterator[None]:
     """Within, the first signal only sets the request, for a training to finish its batch and save."""
 

@@ -96,8 +96,9 @@ def carry_out(
                 while left and not should_stop():
                     free = [run for digest, run in left.items() if digest not in running.values()]
                     ready = [run for run in free if run.follows is None or run.follows.digest not in left]
-                    for run in ready[: jobs - len(running)]:
-                        running[pool.submit(_attempt, run, folder, data_dir)] = run.digest
+                    with _deaf_to_ctrl_c():
+                        for run in ready[: jobs - len(running)]:
+                            running[pool.submit(_attempt, run, folder, data_dir)] = run.digest
                     for future in wait(running, timeout=0.5, return_when=FIRST_COMPLETED).done:
                         how = future.result()
                         end(running.pop(future), how)
@@ -125,6 +126,19 @@ def _processes(jobs: int) -> Iterator[tuple[Executor, Event]]:
         for process in list(pool._processes.values()):
             process.terminate()
         raise
+
+
+@contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """Processes that start within inherit deaf ears: a Ctrl-C reaches all, even while they import, and is ours."""
+    if not hasattr(signal, "pthread_sigmask"):  # not on Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:  # one that came meanwhile is heard now
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _should_stop: Callable[[], bool] = lambda: False  # noqa: E731 (each process has its own)

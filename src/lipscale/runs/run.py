@@ -22,7 +22,9 @@ from lipscale.runs import folder as files
 from lipscale.runs.assembly import box_of, build_network, device_of, pick_device, read_data
 from lipscale.runs.attack_cache import KeptTensors
 from lipscale.runs.evaluation import Evaluation, Metrics, advised, evaluate
+from lipscale.runs.headline import first_numbers, headline
 from lipscale.runs.lock import locked
+from lipscale.runs.notebook import as_html
 from lipscale.settings import Settings
 from lipscale.training.checkpoint import load_network
 
@@ -39,6 +41,18 @@ class Run:
     classes: tuple[str, ...]
     preprocessing: Preprocessing
     metrics: Metrics
+
+    def __repr__(self) -> str:
+        said = first_numbers(self.metrics)["accuracy"].value
+        return f"Run({str(self.folder)!r}: {headline(self.metrics).text}; accuracy {said})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows of it: the verdict, five numbers and the reliability diagram."""
+        try:
+            kept = load_tensors(self.folder / files.PREDICTIONS)[0]
+        except UserError:  # lost or damaged: the numbers are still there
+            kept = {}
+        return as_html(str(self.folder), self.metrics, kept.get("logits"), kept.get("labels"))
 
     def predict_proba(self, rows: Any) -> np.ndarray:
         """The probability of every class, from raw inputs.

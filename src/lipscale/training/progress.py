@@ -2,8 +2,9 @@
 
 import logging
 import time
+from html import escape
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.logging import RichHandler
@@ -44,6 +45,7 @@ class TrainingProgress(Display):
         self.total = self.phase1 + (0 if settings.phase1_only else plan.phase2_epochs)
         self.start, self.seen = time.perf_counter(), 0
         self.is_narrow = self.console.width < WIDE
+        self.notebook: Any = None
         if self.console.is_terminal:
             counter = TextColumn("{task.description} {task.completed}/{task.total}")
             bar = BarColumn(bar_width=10 if self.is_narrow else 20)
@@ -69,9 +71,23 @@ class TrainingProgress(Display):
         if self.bar:
             status = describe(epoch, remaining=remaining, brief=self.is_narrow)
             self.bar.update(self.task, description=f"Phase {'I' * epoch.phase}", completed=done, status=status)
+        elif self.console.is_jupyter:
+            text = f"Phase {'I' * epoch.phase} {done}/{self.total}  {describe(epoch, remaining=remaining)}"
+            self.notebook = show_in_notebook(self.notebook, done, self.total, text)
         else:
-            line = f"phase {epoch.phase} epoch {epoch.epoch}  {describe(epoch, remaining=remaining)}"
+            line = f"phase {epoch.phase} epoch {epoch.epoch} {describe(epoch, remaining=remaining)}"
             self.console.print(line, soft_wrap=True, highlight=False)
+
+
+def show_in_notebook(handle: Any, done: int, total: int, text: str) -> Any:
+    """A bar below a notebook's cell, which moves instead of printing line after line; rich would need ipywidgets."""
+    from IPython.display import HTML, display
+
+    bar = HTML(f'<progress value="{done}" max="{total}"></progress> {escape(text)}')
+    if handle is None:
+        return display(bar, display_id=True)
+    handle.update(bar)
+    return handle
 
 
 def describe(epoch: Epoch, *, remaining: float, brief: bool = False) -> str:
