@@ -64,6 +64,12 @@ class Run:
 
         Returns:
             (N, C) in float64, the classes in the order of `run.classes`; every row sums to 1.
+
+        Example:
+            >>> import lipscale
+            >>> run = lipscale.load("runs/cancer")  # doctest: +SKIP
+            >>> run.predict_proba("examples/breast-cancer-new.csv").shape  # doctest: +SKIP
+            (20, 2)
         """
         inputs = read_rows(rows, self.preprocessing)
         certificate = prove(self.net, inputs.shape[1:])(inputs.to(device_of(self.net)))
@@ -77,6 +83,11 @@ class Run:
 
         Returns:
             (N,), the most probable class of each.
+
+        Example:
+            >>> import lipscale
+            >>> lipscale.load("runs/cancer").predict("examples/breast-cancer-new.csv")[0]  # doctest: +SKIP
+            'malignant'
         """
         return np.array(self.classes)[self.predict_proba(rows).argmax(1)]
 
