@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from lipscale.cli import data, experiments, predict, results, training
-from lipscale.cli.signals import StopRequest, at_once
+from lipscale.cli.signals import Stopped, StopRequest, at_once
 from lipscale.cli.wording import as_commands
 from lipscale.errors import DivergedError, UnsoundError, UserError
 
@@ -58,6 +58,11 @@ def main() -> None:
     try:
         with at_once(stopped):
             code = app(standalone_mode=False)
+        if stopped():  # typer makes a code of the interruption
+            _stop()
+    except Stopped as end:
+        print(end, file=sys.stderr)
+        sys.exit(end.exit_code)
     except (UserError, DivergedError) as error:
         _complain(str(error))
     except UnsoundError as error:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lipscale.cli.signals import Stopped, StopRequest, polite_stop
 from lipscale.errors import UserError
 from lipscale.settings import DataSettings, Settings
 
@@ -164,7 +165,6 @@ def _carry_out(
     from rich.table import Table
 
     from lipscale.cli.progress import PlanProgress
-    from lipscale.cli.signals import StopRequest, polite_stop
     from lipscale.experiments.plan import describe
     from lipscale.experiments.pool import carry_out, default_jobs, finished
     from lipscale.experiments.reproduce import require_data
@@ -200,8 +200,7 @@ def _carry_out(
 
         outcome = carry_out(plan, runs, jobs=jobs, done=done, data_dir=data_dir, on_end=on_end, should_stop=stop)
     if outcome.stopped:
-        typer.echo("Stopped. What is finished is kept: the same command goes on.", err=True)
-        raise typer.Exit(stop.exit_code)
+        raise Stopped("Stopped. What is finished is kept: the same command goes on.", stop.exit_code)
     return outcome
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lipscale.cli.signals import Stopped
 from lipscale.errors import UserError
 from lipscale.settings import CONSTRAINED, Settings
 
@@ -123,8 +124,7 @@ def _attack(run: "Run", attack: "Attack", **how: Any) -> "Robustness":
         with AttackProgress() as progress:
             return attack_run(run, attack, on_progress=progress, **how)
     except KeyboardInterrupt:
-        typer.echo("Stopped. The same command goes on where it was.", err=True)
-        raise typer.Exit(130) from None
+        raise Stopped("Stopped. The same command goes on where it was.", 130) from None
 
 
 def epsilons_of(text: str) -> tuple[float, ...]:

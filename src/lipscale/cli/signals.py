@@ -24,6 +24,14 @@ class StopRequest:
         return 128 + (self.signal or signal.SIGINT)
 
 
+class Stopped(Exception):
+    """A command was stopped: what to tell, and with which code to end."""
+
+    def __init__(self, told: str, exit_code: int) -> None:
+        super().__init__(told)
+        self.exit_code = exit_code
+
+
 @contextmanager
 def at_once(request: StopRequest) -> Iterator[None]:
     """Within, a Ctrl-C is noted before it interrupts, for those who would take the interruption for a fault."""

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
+from lipscale.cli.signals import Stopped, StopRequest, polite_stop
 from lipscale.cli.wording import as_commands
 from lipscale.errors import StoppedError, UserError
 from lipscale.settings import Settings
@@ -100,7 +101,6 @@ def _recipe(name: str) -> dict[str, Any]:
 def _watch(what: Settings | Path, *, verbose: bool) -> None:
     """Train by settings, or resume a folder, behind a progress display, then say what came out."""
     from lipscale.cli.show import print_classes, print_first_sight, print_metrics
-    from lipscale.cli.signals import StopRequest, polite_stop
     from lipscale.report import write_report
     from lipscale.runs import resume, train
     from lipscale.training.epoch import counted
@@ -123,8 +123,7 @@ def _watch(what: Settings | Path, *, verbose: bool) -> None:
         except (StoppedError, KeyboardInterrupt) as stopped:
             again = f"go on with lipscale.resume('{started[0]}')" if started else "nothing was written"
             text = as_commands(str(stopped) or f"stopped at once; {again}")
-            typer.echo(f"{text[0].upper()}{text[1:]}", err=True)
-            raise typer.Exit(stop.exit_code) from None
+            raise Stopped(f"{text[0].upper()}{text[1:]}", stop.exit_code) from None
     if not started:
         typer.echo(f"{run.folder} is finished already.", err=True)
     if verbose:
