@@ -5,7 +5,10 @@ import pickle
 import struct
 
 import numpy as np
+import pytest
 from PIL import Image
+
+from lipscale.errors import UserError
 
 
 def write_csv(path, rows, header=("a", "b", "kind", "y"), delimiter=","):
@@ -110,3 +113,14 @@ def write_cifar10_python(folder, *, n=20, dump=python2_pickle):
 def python3_pickle(batch):
     """The same as Python 3 writes it for Python 2."""
     return pickle.dumps({key.encode(): value for key, value in batch.items()}, protocol=2)
+
+
+def refuses(action, match, *names):
+    """The action ends in one short line that says what is expected and names the culprit."""
+    with pytest.raises(UserError, match=match) as caught:
+        action()
+    text = str(caught.value)
+    assert len(text.splitlines()) == 1, text
+    assert len(text) < 600, text
+    for name in names:
+        assert name in text, text
