@@ -31,7 +31,8 @@ def candidate(name, *, sharpness, certified=None, seeds=1, noise=0.0):
         logits[torch.arange(400), torch.where(right, labels, 1 - labels)] = sharpness
         stream = torch.Generator().manual_seed(seed)
         logits += noise * torch.randn(400, 2, generator=stream, dtype=torch.float64)
-        answers.append(Answered(logits, labels, measure(logits, labels), 1.0, certified))
+        proven = None if certified is None else torch.arange(400) < 400 * certified
+        answers.append(Answered(logits, labels, measure(logits, labels), 1.0, proven))
     return Candidate(name, answers)
 
 
@@ -55,6 +56,14 @@ def test_of_those_that_are_level_the_one_that_proves_most_is_chosen():
     assert first.startswith("Choose level")
     assert "not clearly above the lowest (best" in first
     assert second.startswith("If you need more proof: poor")
+
+
+def test_a_sample_more_that_is_proven_decides_nothing():
+    best, other = candidate("best", sharpness=2.15, certified=0.6), candidate("other", sharpness=2.2, certified=0.6025)
+    assert log_loss(best) < log_loss(other)
+    chosen, said = choose([other, best], majority_rate=0.5)
+    assert chosen is best
+    assert len(said) == 1
 
 
 def test_a_clearly_lower_loss_wins_and_a_constant_answer_is_named():
@@ -121,7 +130,7 @@ def test_the_scaled_twin_is_calibrated_on_what_it_has_not_seen(table, limit):
 def test_the_command_compares_goes_on_and_does_nothing_twice(table):
     flags = ("--label", "kind", "--epochs", "3", "--width", "16", "--device", "cpu", "--jobs", "1")
     done = lipscale("compare", "--data", table, *flags, cwd=table.parent, env={"COLUMNS": "160"})
-    for word in ("LiST", "twin, temperature", "logistic regression", "gradient boosting, calibrated", "Choose ", "n/a"):
+    for word in ("LiST", "twin + temperature", "gradient boosting + calibration", "Choose ", "n/a"):
         assert word in done.stdout
     page = Path(table.parent / "comparisons" / "iris" / "compare.html")
     assert "Choose " in page.read_text()

@@ -1,18 +1,20 @@
 """Which classifier to choose, by a rule that looks at intervals and not at bare differences."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
-from lipscale.experiments.compare import Candidate
+from lipscale.experiments.compare import Answered, Candidate
 from lipscale.experiments.intervals import crossed_half_width, half_width
 from lipscale.metrics.verdict import percent
 
 RULE = (
     "The rule: the log-loss counts, because it pays for errors and for wrong confidence alike. Whoever is not clearly "
     "above the lowest is level with it: the 95 % interval of the paired difference on the same test samples (and over "
-    "the seeds, where there are several) reaches zero. Among those, the highest certified accuracy decides."
+    "the seeds, where there are several) reaches zero. Among those, certified accuracy decides by the same test, and "
+    "where that is level, too, the lower log-loss."
 )
 
 
@@ -32,13 +34,25 @@ class Difference(NamedTuple):
         return f"{self.value:+.4f}, 95 % interval {low:+.4f} to {high:+.4f}"
 
 
-def difference(one: Candidate, other: Candidate, *, comparisons: int = 1) -> Difference:
-    """By how much the log-loss of one is above that of another, sample by sample."""
+def losses(seed: Answered) -> Tensor:
+    """-log p of the true class, sample by sample."""
+    return seed.losses
+
+
+def unproven(seed: Answered) -> Tensor:
+    """1 where a sample is wrong, or nothing is proven about it."""
+    return torch.ones_like(seed.losses) if seed.proven is None else 1 - seed.proven.double()
+
+
+def difference(
+    one: Candidate, other: Candidate, *, of: Callable[[Answered], Tensor] = losses, comparisons: int = 1
+) -> Difference:
+    """By how much one is above the other, in log-loss or whatever else is counted sample by sample."""
     pairs = zip(one.seeds, other.seeds, strict=False)
-    losses = torch.stack([a.losses - b.losses for a, b in pairs])  # (seeds, N)
-    several = len(losses) > 1
-    half = crossed_half_width(losses) if several else half_width(losses[0].tolist(), comparisons=comparisons)
-    return Difference(float(losses.mean()), half)
+    values = torch.stack([of(a) - of(b) for a, b in pairs])  # (seeds, N)
+    several = len(values) > 1
+    half = crossed_half_width(values) if several else half_width(values[0].tolist(), comparisons=comparisons)
+    return Difference(float(values.mean()), half)
 
 
 def log_loss(candidate: Candidate) -> float:
@@ -52,11 +66,11 @@ def choose(candidates: Sequence[Candidate], majority_rate: float) -> tuple[Candi
     rivals = len(candidates) - 1
     above = {c.name: difference(c, best, comparisons=max(1, rivals)) for c in candidates if c is not best}
     level = [c for c in candidates if c is best or not above[c.name].is_clear]
-    chosen = max(level, key=lambda c: (_proven(c), -log_loss(c)))
+    prover = max(level, key=_proven)
+    chosen = min((c for c in level if not difference(c, prover, of=unproven).is_clear), key=log_loss)
     said = [f"Choose {chosen.name}: {_why(chosen, best, level, above)}."]
-    provers = [c for c in candidates if _proven(c) > _proven(chosen)]
-    if provers:
-        prover = max(provers, key=_proven)
+    prover = max(candidates, key=_proven)
+    if difference(chosen, prover, of=unproven).is_clear:
         cost = above[prover.name] if chosen is best else difference(prover, chosen)
         said.append(
             f"If you need more proof: {prover.name}, certified accuracy {percent(_proven(prover))}, at a log-loss that "
@@ -79,7 +93,7 @@ def _why(chosen: Candidate, best: Candidate, level: Sequence[Candidate], above: 
         where = f"{loss} clearly the lowest"
     share = _proven(chosen)
     proof = f"it has a certified accuracy of {percent(share)}" if share else "nothing is proven about it"
-    return f"{where}, and {proof}{', the most among those' if share and others else ''}"
+    return f"{where}, and {proof}{', not clearly below any of those' if share and others else ''}"
 
 
 def _proven(candidate: Candidate) -> float:

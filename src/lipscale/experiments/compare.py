@@ -20,7 +20,7 @@ from lipscale.metrics import Scores, measure
 from lipscale.settings import Settings
 from lipscale.settings import replace as change
 
-LIST, TWIN, SCALED = "LiST", "twin", "twin, temperature"
+LIST, TWIN, SCALED = "LiST", "twin", "twin + temperature"
 ATTACKED = 200  # test samples
 HELD_OUT = 0.1  # of the training part, for the temperature of a twin that must not train on it
 OF_A_CLASS = 10  # samples at least, on average
@@ -34,8 +34,13 @@ class Answered:
     labels: Tensor  # (N,)
     scores: Scores
     seconds: float  # of training
-    certified: float | None = None  # accuracy, at the first epsilon
-    attacked: float | None = None
+    proven: Tensor | None = None  # (N,): right, and proven to stay so up to the first epsilon
+    attacked: float | None = None  # accuracy
+
+    @property
+    def certified(self) -> float | None:
+        """Certified accuracy; none where nothing can be proven."""
+        return None if self.proven is None else float(self.proven.double().mean())
 
     @cached_property
     def losses(self) -> Tensor:
@@ -140,13 +145,14 @@ class Comparison:
             found = fitted(name, dataset, folder / "models", seed=row.settings.seed, key=row.digest, on_fit=on_fit)
             labels = dataset.test.labels.long()
             scores = measure(found.logits, labels, tolerance=self.settings.calibration_tolerance)
-            proven = None if found.radii is None else float((found.radii >= self.epsilon).double().mean())
-            answers.append(Answered(found.logits, labels, scores, found.seconds, proven, proven))
+            proven = None if found.radii is None else (found.radii >= self.epsilon) & (found.radii > 0)
+            answer = Answered(found.logits, labels, scores, found.seconds, proven)
+            answers.append(replace(answer, attacked=answer.certified))  # exact: an attack could do no more
         return answers
 
 
 def _of_network(run: Result, epsilon: float) -> Answered:
-    proven = run.certified(epsilon) if run.metrics.is_certified else None
-    left = run.robust.robust_accuracy if run.robust else None
-    answers = run.answers
+    answers, left = run.answers, run.robust.robust_accuracy if run.robust else None
+    radii = answers.certified
+    proven = (radii >= epsilon) & (radii > 0) if run.metrics.is_certified else None
     return Answered(answers.logits, answers.labels.long(), run.metrics, run.metrics.seconds, proven, left)

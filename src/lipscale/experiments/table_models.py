@@ -40,7 +40,7 @@ LINEAR = "logistic regression"
 TABLE_MODELS: dict[str, Callable[[int, int], Any]] = {
     LINEAR: _logistic,
     "gradient boosting": _boosting,
-    "gradient boosting, calibrated": _calibrated_boosting,
+    "gradient boosting + calibration": _calibrated_boosting,
 }
 
 
