@@ -27,3 +27,7 @@ class DivergedError(RuntimeError):
 
 class UnsoundError(RuntimeError):
     """A certificate was broken: never the user's mistake, always ours; the command line exits with 1."""
+
+
+class LostProcessError(RuntimeError):
+    """A process that trains together with this one is gone; the last checkpoint is intact."""

@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+import time
 from importlib.metadata import version as version_of
 from typing import Annotated, NoReturn
 
@@ -11,7 +12,7 @@ import typer
 from lipscale.cli import data, experiments, predict, results, training
 from lipscale.cli.signals import Stopped, StopRequest, at_once
 from lipscale.cli.wording import as_commands
-from lipscale.errors import DivergedError, UnsoundError, UserError
+from lipscale.errors import DivergedError, LostProcessError, UnsoundError, UserError
 
 # what needs torch is imported inside the commands: it takes seconds, and --help should not
 app = typer.Typer(
@@ -61,10 +62,11 @@ def main() -> None:
         if stopped():  # typer makes a code of the interruption
             _stop()
     except Stopped as end:
-        print(end, file=sys.stderr)
-        sys.exit(end.exit_code)
+        _end(str(end), end.exit_code)
     except (UserError, DivergedError) as error:
         _complain(str(error))
+    except LostProcessError as error:
+        _complain(str(error), is_shared=False)
     except UnsoundError as error:
         print(f"lipscale: {error}", file=sys.stderr)
         sys.exit(1)
@@ -92,10 +94,17 @@ def _in_flags(record: logging.LogRecord) -> bool:
 
 
 def _stop() -> NoReturn:
-    print("lipscale: stopped", file=sys.stderr)
-    sys.exit(130)
+    _end("lipscale: stopped", 130)
 
 
-def _complain(message: str) -> NoReturn:
-    print(f"lipscale: {' '.join(as_commands(message).split())}", file=sys.stderr)
-    sys.exit(2)
+def _complain(message: str, *, is_shared: bool = True) -> NoReturn:
+    _end(f"lipscale: {' '.join(as_commands(message).split())}", 2, is_shared=is_shared)
+
+
+def _end(line: str, code: int, *, is_shared: bool = True) -> NoReturn:
+    """Say how it ended; of processes that train together the first one does, for all."""
+    if is_shared and "TORCHELASTIC_RUN_ID" in os.environ and os.environ["RANK"] != "0":
+        time.sleep(2)  # torchrun ends them all when one has ended, and the first one has yet to speak
+    else:
+        print(line, file=sys.stderr)
+    sys.exit(code)

@@ -1,5 +1,6 @@
 """SIGINT and SIGTERM: the first asks politely, the second takes effect at once."""
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -53,6 +54,9 @@ def polite_stop(request: StopRequest, tell: Callable[[str], None]) -> Iterator[N
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         request.signal = number
+        if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun passes each one on, again, and kills after half a minute
+            tell("Stopping after this batch.")
+            return
         for name in NAMES:
             signal.signal(name, before[name])  # a second one is not held back
         tell("Stopping after this batch; once more to stop at once.")

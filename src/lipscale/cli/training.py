@@ -1,6 +1,8 @@
 """The command that trains; its flags are the settings, documented and checked where they are written: in Settings."""
 
 import inspect
+import os
+import sys
 from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
@@ -8,6 +10,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
+from lipscale.cli.launch import launch
 from lipscale.cli.signals import Stopped, StopRequest, polite_stop
 from lipscale.cli.wording import as_commands
 from lipscale.errors import StoppedError, UserError
@@ -48,6 +51,9 @@ def train(
         ),
     ] = None,
     resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Continue a run that was stopped.")] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Train on so many processes of this machine; one a GPU.")
+    ] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Print every number and the whole verdict at the end, as the report does.")
     ] = False,
@@ -70,12 +76,14 @@ def train(
         lipscale train --method pgd-at --out runs/baseline
 
         lipscale train --resume runs/robust
+
+        lipscale train --data cifar10 --processes 2
     """
     given = {key: value for key, value in flags.items() if value is not None}
     if resume is not None:
         if given or settings_file or recipe:
             raise UserError("a resumed run keeps its settings: give --resume RUN alone")
-        _watch(resume, verbose=verbose)
+        _start(resume, processes, verbose=verbose)
         return
     if "minutes" in given and "epochs" in given:
         raise UserError("give --epochs or --minutes, not both: minutes decide on the epochs")
@@ -87,7 +95,7 @@ def train(
         from_file, place = read_settings(settings_file)
         values |= from_file
     place |= {key: f"--{key.replace('_', '-')}" for key in given}
-    _watch(Settings.checked({**values, **given}, place=place), verbose=verbose)
+    _start(Settings.checked({**values, **given}, place=place), processes, verbose=verbose)
 
 
 def _recipe(name: str) -> dict[str, Any]:
@@ -98,24 +106,41 @@ def _recipe(name: str) -> dict[str, Any]:
     return RECIPES[name]().model_dump()
 
 
+def _start(what: Settings | Path, processes: int | None, *, verbose: bool) -> None:
+    """Train in this process, or in others that are started for it."""
+    if processes is None or processes == 1:
+        _watch(what, verbose=verbose)
+        return
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        raise UserError("torchrun has started the processes already: leave --processes out")
+    launch(processes, sys.argv[1:])
+
+
 def _watch(what: Settings | Path, *, verbose: bool) -> None:
     """Train by settings, or resume a folder, behind a progress display, then say what came out."""
+    from lipscale._processes import is_first
     from lipscale.cli.show import print_classes, print_first_sight, print_metrics
     from lipscale.report import write_report
     from lipscale.runs import resume, train
     from lipscale.training.epoch import counted
 
+    speaks = is_first()
     started: list[Path] = []
     stop = StopRequest()
+
+    def say(line: str) -> None:
+        if speaks:
+            typer.echo(line, err=True)
+
     with ExitStack() as stack:
 
         def on_start(run_folder: Path, resolved: Settings) -> None:
             started.append(run_folder)
-            typer.echo(f"Run folder: {run_folder}", err=True)
+            say(f"Run folder: {run_folder}")
             if resolved.minutes is not None:
                 plan = f"{counted(resolved.epochs, 'epoch')}, {resolved.model} of width {resolved.width}"
-                typer.echo(f"Planned for {counted(resolved.minutes, 'minute')}: {plan}", err=True)
-            stack.enter_context(polite_stop(stop, lambda line: typer.echo(line, err=True)))
+                say(f"Planned for {counted(resolved.minutes, 'minute')}: {plan}")
+            stack.enter_context(polite_stop(stop, say))
 
         try:
             how: Any = {"on_start": on_start, "should_stop": stop}
@@ -124,8 +149,10 @@ def _watch(what: Settings | Path, *, verbose: bool) -> None:
             again = f"go on with lipscale.resume('{started[0]}')" if started else "nothing was written"
             text = as_commands(str(stopped) or f"stopped at once; {again}")
             raise Stopped(f"{text[0].upper()}{text[1:]}", stop.exit_code) from None
+    if not speaks:
+        return
     if not started:
-        typer.echo(f"{run.folder} is finished already.", err=True)
+        say(f"{run.folder} is finished already.")
     if verbose:
         print_metrics(run.metrics, run.preprocessing.unit)
         print_classes(run.metrics)

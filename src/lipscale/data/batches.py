@@ -26,12 +26,13 @@ def epoch_batches(
     order = torch.randperm(len(samples), generator=generator)
     batches = order.tensor_split(math.ceil(len(samples) / batch_size))
     chosen = [processes.shard(indices).to(samples.labels.device) for indices in batches]
+    sizes = map(len, batches)  # processes that share a batch draw for all of it, and use their share
     fetched: Iterator[Tensor] = map(samples.inputs.__getitem__, chosen)
     if isinstance(samples.inputs, Stored):
         fetched = _ahead(samples.inputs.__getitem__, chosen)
-    for indices, raw in zip(chosen, fetched, strict=True):
+    for indices, raw, size in zip(chosen, fetched, sizes, strict=True):
         flips = mirrored[indices.cpu()].to(raw.device)
-        images = augment(raw, augmentation, crop=crop, mirrored=flips, generator=generator)
+        images = augment(raw, augmentation, crop=crop, mirrored=flips, generator=generator, whole=size)
         yield as_input(images), samples.labels[indices]
 
 
@@ -45,23 +46,34 @@ def _ahead(fetch: Callable[[Tensor], Tensor], chosen: Sequence[Tensor]) -> Itera
         yield following.result()
 
 
-def augment(images: Tensor, augmentation: str, *, crop: int, mirrored: Tensor, generator: torch.Generator) -> Tensor:
-    """Random crops, then mirror images where asked for: "none", "crop", "flip" or "crop+flip"; bytes stay bytes."""
+def augment(
+    images: Tensor,
+    augmentation: str,
+    *,
+    crop: int,
+    mirrored: Tensor,
+    generator: torch.Generator,
+    whole: int | None = None,
+) -> Tensor:
+    """Random crops, then mirror images where asked for: "none", "crop", "flip" or "crop+flip"; bytes stay bytes.
+
+    `whole` is the size of the batch that the images are this process's share of.
+    """
     steps = augmentation.split("+")
     if "crop" in steps and crop:
-        images = _crop(images, crop, generator)
+        images = _crop(images, crop, generator, whole or len(images))
     if "flip" in steps:
         images = images.clone()
         images[mirrored] = images[mirrored].flip(-1)
     return images
 
 
-def _crop(images: Tensor, most: int, generator: torch.Generator) -> Tensor:
+def _crop(images: Tensor, most: int, generator: torch.Generator, whole: int) -> Tensor:
     """Shift every image by its own offset in [-most, most]^2; what comes in is the image's own reflection."""
     height, width = images.shape[-2:]
     most = min(most, height - 1, width - 1)  # a reflection has no more to show
     count = 2 * most + 1
-    offsets = torch.randint(count**2, (len(images),), generator=generator).to(images.device)
+    offsets = processes.shard(torch.randint(count**2, (whole,), generator=generator)).to(images.device)
     rows, columns = (_reflected(side, most).to(images.device) for side in (height, width))
     shifted = torch.empty_like(images)
     for offset in offsets.unique().tolist():  # images of one offset together: whole blocks are copied

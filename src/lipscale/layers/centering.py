@@ -22,9 +22,9 @@ MOMENTUM = 0.1  # the weight of a new batch in the running mean, as in torch's b
 class BatchCentering(AtScale):
     """y = x - E[x] + scale * b, channel by channel (the paper's BatchCentering).
 
-    In training E[x] is the batch's mean, and a running mean of it is kept, as batch normalisation keeps one. In
-    evaluation E[x] is scale * mean. The mean lives in unit scale, so it stays right when L changes. `estimate_means`
-    replaces the running mean by the exact one of what is shipped.
+    In training E[x] is the batch's mean, and a running mean of it is kept, as batch normalisation keeps one; where
+    processes share a batch, it is that of all of it. In evaluation E[x] is scale * mean. The mean lives in unit scale,
+    so it stays right when L changes. `estimate_means` replaces the running mean by the exact one of what is shipped.
     """
 
     mean: Tensor
@@ -72,6 +72,10 @@ class BatchCentering(AtScale):
 
 
 def _channel_mean(x: Tensor) -> Tensor:
+    return processes.average(_own_channel_mean(x), len(x))
+
+
+def _own_channel_mean(x: Tensor) -> Tensor:
     return x.mean([0, *range(2, x.ndim)])
 
 
@@ -87,8 +91,9 @@ class _Centre(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
-        mean = _channel_mean(grad)
-        return grad - per_channel(mean, grad), mean * (grad.numel() // len(mean))
+        own = _own_channel_mean(grad)
+        mean = processes.average(own, len(grad)).to(grad.dtype)
+        return grad - per_channel(mean, grad), own * (grad.numel() // len(own))
 
 
 @contextmanager
@@ -133,7 +138,7 @@ def estimate_means(net: nn.Module, batches: Iterable[Tensor]) -> None:
                 net(batch)
         for layer in layers:
             if layer._collected:
-                layer.mean.copy_(processes.gather(torch.stack(layer._collected)).mean(0))
+                layer.mean.copy_(torch.stack(layer._collected).mean(0))
                 layer.num_batches_tracked.clamp_(min=len(layer._collected))
 
 
@@ -153,6 +158,3 @@ def _averaging(layers: list[_BatchNorm]) -> Iterator[None]:
             if not layer.num_batches_tracked:  # no batch: what was known before is better than nothing
                 for buffer, kept in zip(layer.buffers(), buffers, strict=True):
                     buffer.copy_(kept)
-            for statistic in (layer.running_mean, layer.running_var):
-                assert statistic is not None
-                statistic.copy_(processes.gather(statistic.unsqueeze(0)).mean(0))

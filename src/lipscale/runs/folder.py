@@ -3,7 +3,9 @@
 import hashlib
 import json
 import math
+import platform
 import re
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -51,6 +53,15 @@ def require_empty(folder: Path) -> None:
     leftovers = (LOCK, DATA, VERSIONS)
     if any(entry.name not in leftovers and entry.suffix != PARTIAL for entry in folder.iterdir()):
         raise UserError(f"{folder} exists; choose another `out`, or go on with lipscale.resume('{folder}')")
+
+
+def require_shared(path: Path, *, wait: float = 5.0) -> None:
+    """Refuse a file that another process has written and this one cannot see; network storage may take a moment."""
+    until = time.monotonic() + wait
+    while not path.exists():
+        if time.monotonic() > until:
+            raise UserError(f"{path} cannot be seen on {platform.node()}: choose an `out` on storage that all share")
+        time.sleep(0.1)
 
 
 def clear(folder: Path) -> None:

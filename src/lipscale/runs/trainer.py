@@ -4,6 +4,7 @@ import json
 import platform
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict
 from importlib.metadata import distributions, version
 from pathlib import Path
@@ -12,9 +13,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from lipscale import _processes as processes
 from lipscale._files import append_durably, save_tensors, write_atomically
 from lipscale.data import Dataset
-from lipscale.errors import StoppedError, UnusableError, UnwritableError
+from lipscale.errors import LostProcessError, StoppedError, UnusableError, UnwritableError
 from lipscale.runs import folder as files
 from lipscale.runs.assembly import Parts, assemble, device_of, read_data, resolve, within_minutes
 from lipscale.runs.evaluation import Metrics, advised, evaluate
@@ -22,9 +24,10 @@ from lipscale.runs.lock import locked
 from lipscale.runs.run import Run, load, save_predictions
 from lipscale.runs.settings_file import as_yaml
 from lipscale.settings import Settings, replace
-from lipscale.training import Epoch, TrainingSettings, fit
+from lipscale.training import Epoch, Fit, TrainingSettings, fit
 from lipscale.training.checkpoint import saved_history
 from lipscale.training.defaults import decided
+from lipscale.training.distributed import require_room, together
 
 PLACES = {"out", "device", "data", "data_dir", "test_data"}  # where things lie: a checkpoint stays good when they move
 
@@ -46,6 +49,8 @@ def train(
         on_epoch: Called after every epoch.
         should_stop: Asked after every batch; a yes saves the state and raises StoppedError.
 
+    Processes that torchrun has started train together: all call this, and the first one shows, writes and evaluates.
+
     Returns:
         The finished run.
 
@@ -54,32 +59,43 @@ def train(
         >>> run = lipscale.train(lipscale.Settings(data="digits", epochs=10))  # doctest: +SKIP
     """
     started = time.perf_counter()
-    dataset, preprocessing = read_data(settings)
-    settings = resolve(settings, dataset, preprocessing)
-    if settings.minutes is not None:
-        settings = within_minutes(settings, dataset, preprocessing, started=started)
-    parts = assemble(settings, dataset, preprocessing)
-    settings = decided(settings, parts.net)
-    about = {
-        "name": dataset.name,
-        "classes": dataset.classes,
-        "digest": _digest(dataset),
-        "preprocessing": asdict(preprocessing),
-    }
-    folder = files.new_folder(settings)  # only now: a run that cannot start leaves nothing behind
-    with locked(folder):
-        files.require_empty(folder)
-        files.remove_partials(folder)
-        try:
-            files.write_json(folder / files.DATA, about)
-            files.write_json(folder / files.VERSIONS, _versions(parts.net))
-            # last: with its settings the folder is a run that can be resumed
-            write_atomically(folder / files.SETTINGS, as_yaml(replace(settings, out=None)).encode())
-        except UnwritableError:
-            files.clear(folder)
-            raise
+    with together(), ExitStack() as held:
+        dataset, preprocessing = processes.in_all(lambda: read_data(settings))
+        settings = processes.in_all(lambda: resolve(settings, dataset, preprocessing))
+        about = {
+            "name": dataset.name,
+            "classes": dataset.classes,
+            "digest": _digest(dataset),
+            "preprocessing": asdict(preprocessing),
+        }
+        processes.require_same("data", about)
+        if settings.minutes is not None:
+            settings = within_minutes(settings, dataset, preprocessing, started=started)
+        parts = processes.in_all(lambda: assemble(settings, dataset, preprocessing))
+        settings = decided(settings, parts.net)
+        processes.in_all(lambda: require_room(parts.net, settings, parts.train, parts.calibration))
+        # only now: a run that cannot start leaves nothing behind
+        folder = processes.by_first(lambda: _begin(settings, about, parts.net, held))
+        processes.in_all(lambda: files.require_shared(folder / files.SETTINGS))
         on_start(folder, settings)
-        return _fit(folder, settings, parts, dataset.classes, progress, on_epoch, should_stop)
+        return _fit(folder, settings, parts, progress, on_epoch, should_stop)
+
+
+def _begin(settings: Settings, about: dict[str, Any], net: nn.Module, held: ExitStack) -> Path:
+    """A new run folder with its first files, locked for as long as it is held."""
+    folder = files.new_folder(settings)
+    held.enter_context(locked(folder))
+    files.require_empty(folder)
+    files.remove_partials(folder)
+    try:
+        files.write_json(folder / files.DATA, about)
+        files.write_json(folder / files.VERSIONS, _versions(net))
+        # last: with its settings the folder is a run that can be resumed
+        write_atomically(folder / files.SETTINGS, as_yaml(replace(settings, out=None)).encode())
+    except UnwritableError:
+        files.clear(folder)
+        raise
+    return folder
 
 
 def resume(
@@ -112,28 +128,37 @@ def resume(
     settings = files.stored_settings(folder)
     if (folder / files.METRICS).exists() and (folder / files.MODEL).exists():
         return load(folder)
-    with locked(folder):
-        files.remove_partials(folder)
-        about = files.read_json(folder / files.DATA, files.StoredData)
-        dataset, preprocessing = read_data(
-            settings, stored=about.preprocessing, classes=about.classes, data_dir=data_dir
-        )
-        parts = assemble(settings, dataset, preprocessing)
-        # an epoch is written to the history after its checkpoint: a killed process may have left its line out
-        lines = [f"{_line(epoch)}\n" for epoch in saved_history(folder / files.CHECKPOINT)]
-        if about.digest not in ({}, _digest(dataset)):
-            problem = f"the data of {folder} are not what they were when it was started"
-            raise UnusableError(f"{problem}: put the old ones back, or start a new run")
-        write_atomically(folder / files.HISTORY, "".join(lines).encode())
+    with together(), ExitStack() as held:
+        processes.by_first(lambda: held.enter_context(locked(folder)))
+        parts = processes.in_all(lambda: _parts_of(folder, settings, data_dir))
+        processes.by_first(lambda: _mend(folder))
         on_start(folder, settings)
-        return _fit(folder, settings, parts, dataset.classes, progress, on_epoch, should_stop)
+        return _fit(folder, settings, parts, progress, on_epoch, should_stop)
+
+
+def _parts_of(folder: Path, settings: Settings, data_dir: Path | None) -> Parts:
+    """What a run that was begun is made of; its data must be what they were."""
+    about = files.read_json(folder / files.DATA, files.StoredData)
+    dataset, preprocessing = read_data(settings, stored=about.preprocessing, classes=about.classes, data_dir=data_dir)
+    parts = assemble(settings, dataset, preprocessing)
+    if about.digest not in ({}, _digest(dataset)):
+        problem = f"the data of {folder} are not what they were when it was started"
+        raise UnusableError(f"{problem}: put the old ones back, or start a new run")
+    return parts
+
+
+def _mend(folder: Path) -> None:
+    """Remove what a killed process had begun to write, and add to the history what it had not written yet."""
+    files.remove_partials(folder)
+    # an epoch is written to the history after its checkpoint
+    lines = [f"{_line(epoch)}\n" for epoch in saved_history(folder / files.CHECKPOINT)]
+    write_atomically(folder / files.HISTORY, "".join(lines).encode())
 
 
 def _fit(
     folder: Path,
     settings: Settings,
     parts: Parts,
-    classes: tuple[str, ...],
     progress: bool,
     on_epoch: Callable[[Epoch], None],
     should_stop: Callable[[], bool],
@@ -159,34 +184,39 @@ def _fit(
             identity=f"{settings.model_dump_json(exclude=PLACES)} {begun_with[files.DATA]}",
             **settings.model_dump(include=set(TrainingSettings.model_fields)),
         )
-        if files.fingerprints(folder) != begun_with:
-            raise UnusableError(f"the settings or data.json of {folder} were changed while it was trained: start anew")
-        save_tensors(folder / files.MODEL, result.net.state_dict(), begun_with)
-        evaluation = evaluate(
-            result.net,
-            parts.test,
-            epsilons=settings.epsilons,
-            calibration_size=result.calibration_size,
-            tolerance=settings.calibration_tolerance,
-            classes=classes,
-        )
-        save_predictions(folder, evaluation)
-        metrics = Metrics(
-            **vars(evaluation.metrics),
-            phase1_epochs=result.epochs_of(1),
-            phase2_epochs=result.epochs_of(2),
-            settled=result.converged,
-            advice=advised(result.advice, evaluation.metrics, weighted=settings.class_weights != "none"),
-            calibration_size=result.calibration_size,
-            train_size=result.train_size,
-            seconds=result.seconds,
-        )
-        files.write_json(folder / files.METRICS, asdict(metrics))  # last: its presence says that the run is finished
-    except StoppedError as stopped:
-        raise StoppedError(f"{stopped}; {again}") from None
+        processes.by_first(lambda: _finish(folder, settings, parts, result, begun_with))
+    except (StoppedError, LostProcessError) as ended:
+        raise type(ended)(f"{ended}; {again}") from None
     except UnwritableError as error:
         raise UnwritableError(f"{error}; what was saved before is intact: mend that, then {again}") from error
     return load(folder)
+
+
+def _finish(folder: Path, settings: Settings, parts: Parts, result: Fit, begun_with: dict[str, str]) -> None:
+    """Write the network down, then what it is worth."""
+    if files.fingerprints(folder) != begun_with:
+        raise UnusableError(f"the settings or data.json of {folder} were changed while it was trained: start anew")
+    save_tensors(folder / files.MODEL, result.net.state_dict(), begun_with)
+    evaluation = evaluate(
+        result.net,
+        parts.test,
+        epsilons=settings.epsilons,
+        calibration_size=result.calibration_size,
+        tolerance=settings.calibration_tolerance,
+        classes=parts.classes,
+    )
+    save_predictions(folder, evaluation)
+    metrics = Metrics(
+        **vars(evaluation.metrics),
+        phase1_epochs=result.epochs_of(1),
+        phase2_epochs=result.epochs_of(2),
+        settled=result.converged,
+        advice=advised(result.advice, evaluation.metrics, weighted=settings.class_weights != "none"),
+        calibration_size=result.calibration_size,
+        train_size=result.train_size,
+        seconds=result.seconds,
+    )
+    files.write_json(folder / files.METRICS, asdict(metrics))  # last: its presence says that the run is finished
 
 
 def _line(epoch: Epoch) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lipscale import _processes as processes
 from lipscale.attacks.ball import Box
 from lipscale.bounds import get_lipschitz, set_lipschitz
 from lipscale.calibration import LipschitzScheduler
@@ -80,6 +81,10 @@ class Training:
         offset = self.settings.offset + offset_of(self.settings.margin, get_lipschitz(self.net))
         return offset_cross_entropy(logits, labels, offset=offset, weights=self.class_weights)
 
+    def weight_of(self, labels: Tensor) -> float | Tensor:
+        """What these samples weigh beside others of the same batch: the loss is a mean over the classes' weights."""
+        return len(labels) if self.class_weights is None else self.class_weights[labels].sum()
+
     def epochs_of(self, phase: int) -> int:
         """How many epochs of a phase are done."""
         return sum(epoch.phase == phase for epoch in self.history)
@@ -124,7 +129,7 @@ def algorithm_1(
         if scheduler is not None and calibration is not None:
             # 2. measure T*_e on D_cal, L_{e+1} <- L_e / T*_e, and project f onto it
             logits, labels = predict(net, calibration)
-            scheduler.step(logits, labels)
+            processes.require_same("a constant L", scheduler.step(logits, labels))
             # 3. stop once L has settled, or with the budget: L*
             is_last = training.epochs_of(1) + 1 == plan.phase1_epochs
             if is_last or (plan.stops_early and scheduler.converged):

@@ -1,5 +1,6 @@
 """Where an epoch's batches come from: samples in memory, or anybody's Dataset or DataLoader of (inputs, labels)."""
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sized
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from torch.utils.data import (
     TensorDataset,
 )
 
+from lipscale import _processes as processes
 from lipscale._random import random_stream
 from lipscale.data import Samples, as_input, split_calibration, stratified
 from lipscale.data.batches import epoch_batches
@@ -46,11 +48,19 @@ class Batches(ABC):
 
     @abstractmethod
     def in_order(self) -> Iterator[Batch]:
-        """Every sample once, as it is, to measure on."""
+        """Every sample once, as it is, to measure on; each process gets its share."""
+
+    @abstractmethod
+    def glimpse(self) -> str:
+        """A fingerprint of a few samples: whether processes see the same ones."""
+
+    @abstractmethod
+    def smallest(self, size: int) -> int:
+        """The fewest samples of a batch where so many samples are drawn like these."""
 
     def labels(self) -> Tensor:
-        """The labels of all samples, in order."""
-        return torch.cat([labels for _, labels in self.in_order()])
+        """The labels of all samples."""
+        return processes.gather(torch.cat([labels for _, labels in self.in_order()]))
 
     @abstractmethod
     def join(self, other: Any) -> "Batches":
@@ -88,8 +98,17 @@ class SampleBatches(Batches):
 
     def in_order(self) -> Iterator[Batch]:
         """A few hundred at a time."""
-        for chunk in torch.arange(len(self.samples), device=self.samples.labels.device).split(MEASURED_AT_ONCE):
+        own = processes.shard(torch.arange(len(self.samples), device=self.samples.labels.device))
+        for chunk in own.split(MEASURED_AT_ONCE):
             yield as_input(self.samples.inputs[chunk]), self.samples.labels[chunk]
+
+    def glimpse(self) -> str:
+        """Of all labels, and of three inputs."""
+        return _fingerprint(self.samples.labels, self.samples.inputs[_three(len(self.samples))])
+
+    def smallest(self, size: int) -> int:
+        """All are of one size, give or take one."""
+        return size // -(-size // self.batch_size)
 
     def labels(self) -> Tensor:
         """Nothing need be read for them."""
@@ -132,7 +151,19 @@ class LoaderBatches(Batches):
 
     def in_order(self) -> Iterator[Batch]:
         """Likewise."""
-        return self._drawn("in order")
+        return (batch for batch in self._drawn("in order") if len(batch[1]))
+
+    def glimpse(self) -> str:
+        """Of three samples, where a data set can be asked for them."""
+        sets: Any = [loader.dataset for loader in self.loaders if not isinstance(loader.dataset, IterableDataset)]
+        samples = (data[int(i)] for data in sets for i in _three(len(data)))
+        return _fingerprint(*(torch.as_tensor(part) for sample in samples for part in sample))
+
+    def smallest(self, size: int) -> int:
+        """What is left over at the end."""
+        most = min(loader.batch_size or 1 for loader in self.loaders)
+        dropped = all(loader.drop_last for loader in self.loaders)
+        return most if dropped else size % most or most
 
     def _drawn(self, *purpose: str | int) -> Iterator[Batch]:
         """Each loader once, every batch checked."""
@@ -143,7 +174,7 @@ class LoaderBatches(Batches):
         for batch in chain(*self.loaders):
             count += 1
             inputs, labels = _checked(batch)
-            yield inputs.to(self.device), labels.to(self.device)
+            yield processes.shard(inputs).to(self.device), processes.shard(labels).to(self.device)
         if count == 0:
             raise UserError("the data loader yields no batch: is its data set empty, or smaller than a dropped batch?")
 
@@ -168,6 +199,8 @@ def batches_of(data: Any, *, batch_size: int, seed: int) -> Batches:
     if isinstance(data, Samples):
         return SampleBatches(data, min(batch_size, len(data)), seed=seed)
     if isinstance(data, DataLoader):
+        if processes.count() > 1:  # each would shuffle by itself, and their shares would not make a batch
+            raise UserError("processes that train together draw the same batches: give a Dataset, not a DataLoader")
         return LoaderBatches((data,))
     if not isinstance(data, Dataset) and not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
         raise UserError(f"expected a Dataset or DataLoader of (inputs, labels), got {type(data).__name__}")
@@ -210,6 +243,17 @@ def split_data(data: Any, fraction: float, *, seed: int) -> tuple[Any, Any]:
     calibration, train = stratified(labels, count, seed=seed, stream="calibration")
     items: Any = data
     return Subset(items, train.tolist()), Subset(items, calibration.tolist())
+
+
+def _three(size: int) -> Tensor:
+    return torch.tensor([0, size // 2, size - 1])
+
+
+def _fingerprint(*tensors: Tensor) -> str:
+    found = hashlib.sha256()
+    for tensor in tensors:
+        found.update(tensor.cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()
 
 
 def _require_samples(data: Any) -> None:

@@ -1,6 +1,5 @@
 """A budget in minutes: how wide a network and how many epochs fit into it here, measured in the first steps."""
 
-import time
 from collections.abc import Callable
 from itertools import chain, count
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from lipscale import _processes as processes
 from lipscale._random import random_stream
 from lipscale.errors import UserError
 from lipscale.training.batches import Batches
@@ -42,16 +42,16 @@ def seconds_of(net: nn.Module, train: Batches, calibration: Batches | None, sett
     batches = chain.from_iterable(training.train.epoch("speed", number) for number in count(1))
     for step, (inputs, labels) in zip(range(WARM_UP_STEPS + TIMED_STEPS), batches, strict=False):
         if step == WARM_UP_STEPS:
-            start = time.perf_counter()
+            start = processes.clock()
         train_step(training, inputs, labels, stream)[1].item()
-    taken = (time.perf_counter() - start) / TIMED_STEPS * len(training.train)
-    start = time.perf_counter()
+    taken = (processes.clock() - start) / TIMED_STEPS * len(training.train)
+    start = processes.clock()
     finish_weights(training, training.train, 1, 1)
     if training.calibration is not None:
         predict(net, training.calibration)
     with TemporaryDirectory() as folder:
         save_training(Path(folder) / "checkpoint.safetensors", training)
-    return taken + time.perf_counter() - start
+    return taken + processes.clock() - start
 
 
 def fit_to_time(
@@ -74,16 +74,16 @@ def fit_to_time(
     Returns:
         The width, or none where it stays what it is, and the epochs.
     """
-    start = time.perf_counter() - spent
+    start = processes.clock() - spent
 
     def epochs_at(taken: float, once: float) -> float:
-        left = seconds * (1 - KEPT) - once - (time.perf_counter() - start)
+        left = seconds * (1 - KEPT) - once - (processes.clock() - start)
         return left / max(taken, 1e-9)
 
     def whole_epochs(taken: float, once: float) -> int:
         if (epochs := epochs_at(taken, once)) >= 1:
             return int(epochs)
-        enough = (time.perf_counter() - start + once + 2 * taken) / 60
+        enough = (processes.clock() - start + once + 2 * taken) / 60
         raise UserError(
             f"{seconds / 60:.2g} minutes hold no whole epoch, which takes about {taken:.2g} s here: give `minutes` of "
             f"{enough:.2g} or more, or fewer samples by `limit`"
@@ -96,7 +96,7 @@ def fit_to_time(
     while index > 0 and epochs_at(taken, once) < ENOUGH_EPOCHS:
         index -= 1
         taken, once = time_epoch(WIDTHS[index])
-    while index + 1 < len(WIDTHS) and time.perf_counter() - start < spent + MOST_PROBING * seconds:
+    while index + 1 < len(WIDTHS) and processes.clock() - start < spent + MOST_PROBING * seconds:
         growth = (WIDTHS[index + 1] / WIDTHS[index]) ** GROWTH
         if epochs_at(growth * taken, growth * once) < ENOUGH_EPOCHS:
             break

@@ -25,7 +25,7 @@ def save_training(path: Path, training: Training) -> None:
     for index, slots in state["state"].items():
         tensors |= {f"optimizer/{index}/{slot}": t for slot, t in slots.items()}
     values = {
-        "settings": _digest(training),
+        "settings": digest_of(training),
         "history": [asdict(epoch) for epoch in training.history],
         "scheduler": None if training.scheduler is None else training.scheduler.state_dict(),
         "stopped": None if training.stopped is None else asdict(training.stopped),
@@ -37,7 +37,7 @@ def save_training(path: Path, training: Training) -> None:
 def load_training(path: Path, training: Training) -> None:
     """Put a saved state into a training that was built from the same settings."""
     tensors, values = load_tensors(path)
-    if values.get("settings") != _digest(training):
+    if values.get("settings") != digest_of(training):
         raise UnusableError(f"{path} is no checkpoint of a run with these settings, this network and so many samples")
     net: dict[str, Tensor] = {}
     slots: dict[int, dict[str, Tensor]] = {}
@@ -81,7 +81,7 @@ def load_network(net: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> N
         raise UnusableError(f"{path} does not fit the network of its settings: {reason}") from error
 
 
-def _digest(training: Training) -> str:
+def digest_of(training: Training) -> str:
     """What tells the checkpoint of one training from that of another: settings, network, how many samples."""
     sizes = (training.train.size, training.calibration.size if training.calibration is not None else 0)
     text = f"{training.settings.model_dump_json()} {sizes} {training.net!r} {training.identity}"

@@ -61,20 +61,22 @@ def train_epoch(
     sums = torch.zeros(3, device=training.device)  # of losses, correct answers, samples
     done, last = 0, None
     if training.stopped is not None:  # within an epoch; batches are drawn anyway, for their random numbers
-        done, sums = training.stopped.batches, torch.tensor(training.stopped.sums, device=training.device)
+        done, before = training.stopped.batches, torch.tensor(training.stopped.sums, device=training.device)
+        sums = before if processes.is_first() else sums
     for step, (inputs, labels) in enumerate(data.epoch("train", phase, number)):
         last = inputs[:1]
         if step < done:
             continue
         set_share(optimizer, training.plan.share(phase, number, step, len(data), training.epochs_of(1)))
-        stream = random_stream(settings.seed, "method", training.epochs_of(1), step + 1)
-        with seeded(settings.seed, "forward", phase, number, step):  # what draws from torch's own generator: dropout
+        own = processes.own_stream()
+        stream = random_stream(settings.seed, "method", training.epochs_of(1), step + 1, *own)
+        with seeded(settings.seed, "forward", phase, number, step, *own):  # for what draws from torch's own: dropout
             logits, loss = train_step(training, inputs, labels, stream, is_first=step == 0)
         # stays on the device: no synchronisation in the loop
         correct = (logits.detach().argmax(1) == labels).sum()
         sums += torch.stack((loss.detach() * len(labels), correct, torch.full_like(loss.detach(), len(labels))))
-        if should_stop():
-            training.stopped = StoppedEpoch(step + 1, sums.tolist())
+        if processes.in_any(should_stop()):
+            training.stopped = StoppedEpoch(step + 1, processes.total(sums).tolist())
             raise StoppedError(f"stopped after batch {step + 1}")
     training.stopped = None
     loss_sum, correct_sum, count = processes.total(sums).tolist()
@@ -82,7 +84,7 @@ def train_epoch(
         raise DivergedError(f"the loss became {loss_sum / count} in epoch {number} of Phase {'I' * phase}")
     finish_weights(training, data, phase, number)
     with torch.no_grad():
-        if last is not None and not net(last).isfinite().all():
+        if processes.in_any(last is not None and not bool(net(last).isfinite().all())):
             raise DivergedError(f"the logits became infinite in epoch {number} of Phase {'I' * phase}")
     return loss_sum / count, correct_sum / count
 
@@ -90,14 +92,13 @@ def train_epoch(
 def train_step(
     training: "Training", inputs: Tensor, labels: Tensor, stream: torch.Generator, *, is_first: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """One batch: its logits and loss, and the step of the optimizer that follows from them."""
+    """One batch, or this process's share of it: its logits, the batch's loss, and the step of the optimizer."""
     logits = training.forward(training.method.transform(training.net, inputs, labels, stream))
     if is_first:
         _require_classes(labels, logits.shape[1])
     loss = training.loss(logits, labels)
     training.optimizer.zero_grad(set_to_none=True)
-    loss.backward()
-    processes.average_gradients(training.net.parameters())
+    loss = processes.backward(loss, training.weight_of(labels), training.net.parameters())
     training.optimizer.step()
     return logits, loss
 

@@ -1,13 +1,14 @@
 """`fit`: a network and data to a calibrated, certified network, in one call."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
+from lipscale import _processes as processes
 from lipscale.attacks.ball import Box
 from lipscale.errors import DivergedError, StoppedError, UserError
 from lipscale.layers import batch_means, evaluation_mode
@@ -17,6 +18,7 @@ from lipscale.training.algorithm import Training, algorithm_1
 from lipscale.training.batches import Batches, as_dataset, batches_of, split_data
 from lipscale.training.checkpoint import load_training, save_training
 from lipscale.training.defaults import DEFAULT_BATCH_SIZE
+from lipscale.training.distributed import require_agreement, require_room, together
 from lipscale.training.epoch import Epoch, counted
 from lipscale.training.hardware import keep_freed_memory
 from lipscale.training.progress import TrainingProgress
@@ -67,7 +69,8 @@ def fit(
             the same numbers, while a DataLoader that shuffles draws its own.
         progress: Show a progress bar.
         on_epoch: Called after every epoch, once its checkpoint is saved.
-        should_stop: Asked after every batch; a yes saves the checkpoint and raises StoppedError.
+        should_stop: Asked after every batch; a yes saves the checkpoint and raises StoppedError. Of processes that
+            train together (under torchrun) each is asked, and the first one saves, shows and calls.
         box: The range of an input's values, for methods that attack training batches.
         identity: Whatever else a checkpoint must belong to, such as a digest of the data.
         settings: Anything else in `lipscale.training.TrainingSettings`: batch_size, seed, ...
@@ -83,11 +86,16 @@ def fit(
         False
     """
     settings |= {"epochs": epochs, "offset": offset}
-    training = new_training(net, train, calibration, settings, box=box, identity=identity)
     path = None if checkpoint is None else Path(checkpoint)
-    if path is not None and path.exists():
-        load_training(path, training)
-    with TrainingProgress(training.plan, training.settings) if progress else nullcontext(_ignore) as display:
+    with together(), ExitStack() as stack:
+        training = new_training(net, train, calibration, settings, box=box, identity=identity)
+        require_agreement(training)
+        if path is not None:
+            processes.in_all(lambda: _load(path, training))
+            processes.require_same(f"epochs in {path}", len(training.history))
+        display: Callable[[Epoch], Any] = _ignore
+        if progress and processes.is_first():
+            display = stack.enter_context(TrainingProgress(training.plan, training.settings))
 
         def finish(epoch: Epoch) -> None:
             if path is not None:
@@ -96,10 +104,17 @@ def fit(
             display(epoch)
 
         try:
-            algorithm_1(training, on_epoch=finish, should_stop=should_stop)
+            algorithm_1(
+                training, on_epoch=lambda epoch: processes.by_first(lambda: finish(epoch)), should_stop=should_stop
+            )
         except (StoppedError, DivergedError) as error:
             raise _explained(error, training, path) from None
     return _finished(training)
+
+
+def _load(path: Path, training: Training) -> None:
+    if path.exists():
+        load_training(path, training)
 
 
 def _ignore(epoch: Epoch) -> None:
@@ -110,7 +125,7 @@ def _explained(error: Exception, training: Training, path: Path | None) -> Excep
     """A stop saves the state and says where it is, a divergence says what to try."""
     if isinstance(error, StoppedError):
         if path is not None:
-            save_training(path, training)
+            processes.by_first(lambda: save_training(path, training))
         return StoppedError(_where_it_stopped(training, path))
     return DivergedError(f"{error}{_what_to_try(training, path)}")
 
@@ -138,6 +153,16 @@ def new_training(
 ) -> Training:
     """A training at its very beginning, where the network is."""
     keep_freed_memory()
+    chosen, drawn, held_out = processes.in_all(lambda: _batches(net, train, calibration, settings))
+    processes.spread(net)
+    weights = _class_weights(net, drawn, chosen)
+    return Training(net, drawn, held_out, chosen, class_weights=weights, box=box, identity=identity)
+
+
+def _batches(
+    net: nn.Module, train: Any, calibration: Any, settings: dict[str, Any]
+) -> tuple[TrainingSettings, Batches, Batches | None]:
+    """The settings, checked, and the batches to train and to calibrate on."""
     chosen = TrainingSettings.checked(settings)
     train, calibration = as_dataset(train), as_dataset(calibration)
     if chosen.method != "list" and calibration is not None:
@@ -155,9 +180,9 @@ def new_training(
         if type(drawn) is not type(held_out):  # Phase II could not join them
             kinds = f"{type(train).__name__} and {type(calibration).__name__}"
             raise UserError(f"expected `train` and `calibration` in one form, got {kinds}")
-    weights = _class_weights(net, drawn, chosen)
-    resolved = chosen.model_copy(update={"batch_size": batch_size})
-    return Training(net, drawn, held_out, resolved, class_weights=weights, box=box, identity=identity)
+    chosen = chosen.model_copy(update={"batch_size": batch_size})
+    require_room(net, chosen, drawn, held_out)
+    return chosen, drawn, held_out
 
 
 def _class_weights(net: nn.Module, train: Batches, settings: TrainingSettings) -> Tensor | None:
@@ -166,7 +191,8 @@ def _class_weights(net: nn.Module, train: Batches, settings: TrainingSettings) -
     inputs, _ = next(train.in_order())
     with evaluation_mode(net), batch_means(net):  # means that nobody has set yet do not matter here
         classes = net(inputs[:2]).shape[1]
-    return class_weights(settings.class_weights, train.labels(), classes)
+    weights = class_weights(settings.class_weights, train.labels(), classes)
+    return None if weights is None else weights.to(next(net.parameters()).dtype)
 
 
 def _finished(training: Training) -> Fit:

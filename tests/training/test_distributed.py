@@ -1,0 +1,101 @@
+"""One training on several processes: real ones, under torchrun, against one process in float64."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lipscale._files import load_tensors
+from lipscale.errors import StoppedError
+from trainings import TRAININGS, WRONG, train
+
+# Adam divides by what it remembers: where a gradient is zero but for rounding, rounding is what it steps by
+TOLERANCE = {"mlp": 1e-8, "averaged": 1e-6}
+
+
+def torchrun(folder, order, *, processes=2):
+    """Let so many processes carry out an order of trainings."""
+    script = Path(__file__).parents[1] / "trainings.py"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, script, folder, json.dumps(order)], capture_output=True, text=True, env=environment, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """All trainings by one process and by two, and some that were stopped by one and resumed by the other."""
+    folder = tmp_path_factory.mktemp("trainings")
+    for name in ("one", "two", "from-one", "from-two"):
+        (folder / name).mkdir()
+    for name in TRAININGS:
+        train(name, folder / "one")
+    with pytest.raises(StoppedError):
+        train("resnet18", folder / "from-one", stop_after=6)
+    torchrun(
+        folder,
+        [
+            *({"name": name, "folder": "two"} for name in TRAININGS),
+            {"name": "resnet18", "folder": "from-one"},
+            {"name": "averaged", "folder": "from-two", "options": {"stop_after": 6}},
+            {"name": "patchnet", "folder": "from-two", "options": {"stop_after": 10}},
+        ],
+    )
+    for name in ("averaged", "patchnet"):
+        assert not (folder / "from-two" / f"{name}.trained").exists()
+        train(name, folder / "from-two")
+    return folder
+
+
+def assert_same(made, folder, name):
+    (weights, one), (others, two) = (load_tensors(made / place / f"{name}.trained") for place in ("one", folder))
+    assert [epoch["phase"] for epoch in one["history"]] == [1, 1, 2]
+    for ours, theirs in zip(one["history"], two["history"], strict=True):
+        for key, value in ours.items():
+            exact = 1e-6 if key == "loss" else 1e-10  # losses are summed up in float32
+            assert theirs[key] == (None if value is None else pytest.approx(value, rel=exact)), key
+    assert weights.keys() == others.keys()
+    for key, weight in weights.items():
+        assert others[key].numpy() == pytest.approx(weight.numpy(), rel=1e-11, abs=TOLERANCE.get(name, 1e-12)), key
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+def test_two_processes_train_the_network_that_one_does(made, name):
+    assert_same(made, "two", name)
+
+
+def test_two_go_on_where_one_has_stopped(made):
+    assert_same(made, "from-one", "resnet18")
+
+
+@pytest.mark.parametrize("name", ["averaged", "patchnet"])
+def test_one_goes_on_where_two_have_stopped(made, name):
+    assert_same(made, "from-two", name)
+    told = {(made / f"from-two-{number}.txt").read_text() for number in (0, 1)}  # after the same batch
+    assert told == {"StoppedError: stopped after 2 whole epochs of Phase I, all is saved"}
+
+
+def test_what_cannot_be_shared_is_refused_by_all_before_any_training(tmp_path):
+    for name in WRONG:
+        (tmp_path / name / "0").mkdir(parents=True)
+        (tmp_path / name / "1").mkdir()
+    train("convnet", tmp_path / "folder" / "1")  # a checkpoint that one process sees, and the other does not
+    torchrun(tmp_path, [{"wrong": name, "folder": name} for name in WRONG])
+    expected = {
+        "small batches": "2 processes cannot share a batch of 1 samples (53 in batches of 1)",
+        "settings": "process 1 has other settings, network or numbers of samples than process 0",
+        "data": "process 1 has other data than process 0",
+        "one fails": "process 1: smoothing: ",
+        "folder": "process 1 has other epochs in ",
+        "loader": "give a Dataset, not a DataLoader",
+        "normalisation": "batch normalisation would see its process's share",
+    }
+    for name in WRONG:
+        for number in (0, 1):
+            assert expected[name] in (tmp_path / f"{name}-{number}.txt").read_text()
+            assert not list((tmp_path / name).glob("*.trained"))
