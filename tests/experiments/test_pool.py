@@ -18,8 +18,9 @@ import yaml
 
 from experiment_makers import TINY, stamps, tiny
 from lipscale.errors import UnwritableError, UserError
+from lipscale.experiments.making import LOCKS, finished, make
 from lipscale.experiments.plan import AttackBudget, Row, shared
-from lipscale.experiments.pool import LOCKS, carry_out, finished, make
+from lipscale.experiments.pool import carry_out
 from lipscale.experiments.results import Results, read_result
 from lipscale.experiments.sweep import read_grid, rows_of
 from lipscale.runs.folder import CHECKPOINT, METRICS, MODEL, PREDICTIONS

@@ -1,7 +1,7 @@
 """The commands that make many runs: compare | reproduce | sweep."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -16,8 +16,21 @@ if TYPE_CHECKING:
     from lipscale.experiments.pool import Outcome
 
 Jobs = Annotated[
-    int | None, typer.Option(min=1, help="Runs at a time; default one a core, or one where there is a GPU.")
+    int | None,
+    typer.Option(
+        min=1, help="Runs at a time; default one a core, one where there is a GPU, all that a cluster has room for."
+    ),
 ]
+EngineOption = Annotated[
+    str,
+    typer.Option(
+        metavar="local|dask|ray|slurm", help="What places the runs: this machine, or a cluster (docs/CLUSTER.md)."
+    ),
+]
+Address = Annotated[
+    str | None, typer.Option(help="The cluster's scheduler; left out, dask and ray start a cluster of this machine.")
+]
+Cores = Annotated[int | None, typer.Option(min=1, help="Cores that each run computes on; on a cluster 1 by default.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="List the runs, their epochs and their state, and make none.")]
 DataDir = Annotated[
     Path | None, typer.Option(help="A folder with data sets, searched before $LIPSCALE_DATA and the system's.")
@@ -63,7 +76,7 @@ def compare(
     comparison = Comparison.of(Settings.checked(given, place=place), seeds=seeds)
     out = out or Path("comparisons") / Path(comparison.settings.data).stem
     plan = shared(run for row in comparison.rows() for run in row.runs)
-    outcome = _carry_out(plan, out, jobs=jobs, data_dir=None, dry_run=dry_run)
+    outcome = _carry_out(plan, out, Place(jobs=jobs), data_dir=None, dry_run=dry_run)
     results = Results(out / "runs", plan)
     candidates = comparison.candidates(results, out, lambda name: typer.echo(f"fitting {name}", err=True))
     said = "\n".join(choose(candidates, comparison.majority_rate)[1])
@@ -82,6 +95,9 @@ def reproduce(
     ] = "mini",
     out: Out = None,
     jobs: Jobs = None,
+    engine: EngineOption = "local",
+    address: Address = None,
+    cores: Cores = None,
     data_dir: DataDir = None,
     dry_run: DryRun = False,
 ) -> None:
@@ -106,7 +122,8 @@ def reproduce(
     chosen, scale = paper.items_of(items), profile_of(profile)
     out = out or Path("reproduction") / profile
     plan = paper.plan_of(chosen, scale)
-    outcome = _carry_out(plan, out, jobs=jobs, data_dir=data_dir, dry_run=dry_run)
+    place = Place(engine, address, jobs, cores)
+    outcome = _carry_out(plan, out, place, data_dir=data_dir, dry_run=dry_run)
     results = Results(out / "runs", paper.plan_of(list(paper.ROWS), scale))
     # the page shows what earlier commands have finished, too
     shown = [item for item in paper.ROWS if item in (*chosen, *paper.finished_items(scale, results))]
@@ -119,6 +136,9 @@ def sweep(
     grid: Annotated[Path, typer.Argument(metavar="GRID.yaml", help="The grid; see below.")],
     out: Out = None,
     jobs: Jobs = None,
+    engine: EngineOption = "local",
+    address: Address = None,
+    cores: Cores = None,
     data_dir: DataDir = None,
     dry_run: DryRun = False,
 ) -> None:
@@ -149,7 +169,8 @@ def sweep(
     rows = sweeps.rows_of(sweeps.read_grid(grid))
     out = out or Path("sweeps") / grid.stem
     plan = shared(run for row in rows for run in row.runs)
-    outcome = _carry_out(plan, out, jobs=jobs, data_dir=data_dir, dry_run=dry_run)
+    place = Place(engine, address, jobs, cores)
+    outcome = _carry_out(plan, out, place, data_dir=data_dir, dry_run=dry_run)
     results = Results(out / "runs", plan)
     written = sweeps.write(rows, results, out)
     print_texts(as_text(sweeps.table_of(rows, results)), "In per cent but for L; * is the best of its column.")
@@ -157,16 +178,27 @@ def sweep(
     _report_failures(outcome)
 
 
+class Place(NamedTuple):
+    """Where runs are made."""
+
+    engine: str = "local"
+    address: str | None = None
+    jobs: int | None = None  # runs at a time
+    cores: int | None = None  # of each run
+
+
 def _carry_out(
-    plan: "Sequence[Planned]", out: Path, *, jobs: int | None, data_dir: Path | None, dry_run: bool
+    plan: "Sequence[Planned]", out: Path, place: Place, *, data_dir: Path | None, dry_run: bool
 ) -> "Outcome":
     """Check that the plan can be carried out, then do it behind a progress display; a dry run ends here."""
     from rich.console import Console
     from rich.table import Table
 
     from lipscale.cli.progress import PlanProgress
+    from lipscale.experiments.engines import engine_of
+    from lipscale.experiments.making import finished
     from lipscale.experiments.plan import describe
-    from lipscale.experiments.pool import carry_out, default_jobs, finished
+    from lipscale.experiments.pool import carry_out, default_jobs
     from lipscale.experiments.reproduce import require_data
     from lipscale.experiments.results import read_result
 
@@ -176,18 +208,19 @@ def _carry_out(
     data_dir = data_dir.expanduser().resolve() if data_dir else None
     if not dry_run:  # a list needs neither data nor extras
         require_data(plan, data_dir)
-    jobs = jobs or default_jobs(plan)
     done = {run.digest for run in plan if finished(runs, run)}
     if dry_run:
         table = Table("run", "epochs", "state", box=None, padding=(0, 2, 0, 0))
         for run in plan:
             table.add_row(describe(run), str(run.settings.epochs), "done" if run.digest in done else "to do")
         Console().print(table)
-        typer.echo(f"{len(plan)} runs, {len(plan) - len(done)} to do, {jobs} at a time.")
+        typer.echo(f"{len(plan)} runs, {len(plan) - len(done)} to do, {place.jobs or default_jobs(plan)} at a time.")
         raise typer.Exit
     out.mkdir(parents=True, exist_ok=True)
     stop = StopRequest()
+    jobs = place.jobs or (default_jobs(plan) if place.engine == "local" else None)
     with (
+        engine_of(place.engine, place.address, jobs=jobs, cores=place.cores or 1, folder=out / ".engine") as engine,
         PlanProgress(len(plan), done=len(done)) as progress,
         polite_stop(stop, lambda line: typer.echo(line, err=True)),
     ):
@@ -198,7 +231,10 @@ def _carry_out(
                 how = f"accuracy {found.accuracy:.3f}, ECE {found.ece:.4f}, {found.seconds:.0f} s"
             progress(f"{describe(run)}: {how}")
 
-        outcome = carry_out(plan, runs, jobs=jobs, done=done, data_dir=data_dir, on_end=on_end, should_stop=stop)
+        outcome = carry_out(
+            plan, runs, jobs=engine.jobs, cores=place.cores, executor=engine.executor, done=done, data_dir=data_dir,
+            on_end=on_end, should_stop=stop,
+        )  # fmt: skip
     if outcome.stopped:
         raise Stopped("Stopped. What is finished is kept: the same command goes on.", stop.exit_code)
     return outcome
