@@ -13,6 +13,7 @@ import pytest
 from conftest import lipscale
 from lipscale.runs.folder import CHECKPOINT, METRICS
 from lipscale.training.checkpoint import saved_history
+from lipscale.training.epoch import counted
 
 SMALL = ("--limit", 200, "--model", "mlp", "--width", 8, "--depth", 1, "--device", "cpu")
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -71,8 +72,8 @@ def test_a_signal_stops_all_after_the_same_batch(tmp_path, training, number):
     training.send_signal(number)
     _, told = training.communicate(timeout=60)
     assert training.returncode == 128 + number
-    done = len(saved_history(tmp_path / "run" / CHECKPOINT))
-    assert f"Stopped after {done} whole epochs of Phase I, all is saved" in told
+    done = counted(len(saved_history(tmp_path / "run" / CHECKPOINT)), "whole epoch")
+    assert f"Stopped after {done} of Phase I, all is saved" in told
     assert told.count("Stopp") == 2
 
 

@@ -4,6 +4,7 @@ algorithm    Phase I and Phase II
 epoch        step 1: one epoch of either phase
 plan         the epochs of each phase, and the learning rate
 batches      where batches come from
+distributed  several processes that train as one
 optimizer, methods, checkpoint, progress, settings
 """
 

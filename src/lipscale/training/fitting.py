@@ -1,7 +1,7 @@
 """`fit`: a network and data to a calibrated, certified network, in one call."""
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,15 +87,26 @@ def fit(
     """
     settings |= {"epochs": epochs, "offset": offset}
     path = None if checkpoint is None else Path(checkpoint)
-    with together(), ExitStack() as stack:
+    with together():
         training = new_training(net, train, calibration, settings, box=box, identity=identity)
         require_agreement(training)
         if path is not None:
             processes.in_all(lambda: _load(path, training))
             processes.require_same(f"epochs in {path}", len(training.history))
-        display: Callable[[Epoch], Any] = _ignore
-        if progress and processes.is_first():
-            display = stack.enter_context(TrainingProgress(training.plan, training.settings))
+        _carry_out(training, path, progress, on_epoch, should_stop)
+        return _finished(training)
+
+
+def _carry_out(
+    training: Training,
+    path: Path | None,
+    progress: bool,
+    on_epoch: Callable[[Epoch], None],
+    should_stop: Callable[[], bool],
+) -> None:
+    """Algorithm 1 from wherever the training is; the first process saves every epoch and shows it."""
+    shown = progress and processes.is_first()
+    with TrainingProgress(training.plan, training.settings) if shown else nullcontext(_ignore) as display:
 
         def finish(epoch: Epoch) -> None:
             if path is not None:
@@ -103,13 +114,13 @@ def fit(
             on_epoch(epoch)
             display(epoch)
 
+        def finish_by_first(epoch: Epoch) -> None:
+            processes.by_first(lambda: finish(epoch))
+
         try:
-            algorithm_1(
-                training, on_epoch=lambda epoch: processes.by_first(lambda: finish(epoch)), should_stop=should_stop
-            )
+            algorithm_1(training, on_epoch=finish_by_first, should_stop=should_stop)
         except (StoppedError, DivergedError) as error:
             raise _explained(error, training, path) from None
-    return _finished(training)
 
 
 def _load(path: Path, training: Training) -> None:
