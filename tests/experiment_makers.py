@@ -9,6 +9,7 @@ from lipscale.runs.evaluation import Metrics
 from lipscale.settings import Settings
 
 TINY = {"data": "digits", "model": "mlp", "width": 8, "depth": 1, "epochs": 2, "limit": 300, "device": "cpu"}
+TINY |= {"calibration_fraction": 0.1}
 
 
 def tiny(**changes):

@@ -21,5 +21,9 @@ def seeded(seed: int, *purpose: str | int) -> Iterator[None]:
     """Run code that draws from torch's global generator (layer initialisation) on a stream of its own."""
     # the process's generator on the CPU only: networks are built there and moved afterwards
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(random_stream(seed, *purpose).initial_seed())
+        number = random_stream(seed, *purpose).initial_seed()
+        torch.default_generator.manual_seed(number)
+        # torch.manual_seed would queue a call, with the whole stack in words, for each device that is not there
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(number)
         yield

@@ -32,7 +32,7 @@ class StageSettings(BaseModel):
     @classmethod
     def _no_truth_for_numbers(cls, value: Any, about: ValidationInfo) -> Any:
         """`seed: yes` is a slip and no number."""
-        if isinstance(value, bool) and cls.model_fields[about.field_name or ""].annotation is not bool:
+        if isinstance(value, bool) and cls.model_fields[about.field_name or ""].annotation not in (bool, bool | None):
             raise ValueError("yes and no (true, false) are no value of this setting")
         return value
 
@@ -135,7 +135,14 @@ class TrainingSettings(StageSettings):
         "Weight of each class in the loss: balanced makes rare classes count as much as common ones (and the "
         "probabilities those of a balanced world), or a number for each class.",
     )
-    calibration_fraction: Share = setting(0.1, "Share of the training data that steers L in Phase I.")
+    calibration_fraction: Share | None = setting(
+        None, "Share of the training data that steers L in Phase I; default a tenth, of at least 100 samples."
+    )
+    cross_fit: bool | None = setting(
+        None,
+        "Let every such part of the data take its turn (cross-fitting): twins of the network, each trained without one "
+        "part, steer L, and the network itself sees all data. Default below 500 samples.",
+    )
     epochs: int = setting(40, "The budget: the whole run is planned for this many epochs.", ge=1)
     phase2_epochs: int | None = setting(
         None, "Epochs of Phase II, on top of `epochs`; left out, it is their last tenth (none below 10).", ge=0

@@ -57,7 +57,12 @@ def test_where_the_network_may_be_guessing_it_is_said_with_what_would_tell(error
 @pytest.mark.parametrize("right", [8, 10])
 def test_below_chance_no_number_of_samples_would_help(right):
     said = advice(math.inf, size=30, right=right, guessed=1 / 3)
-    assert said.endswith("so L means little: more data, a larger `calibration_fraction` or a better model may help")
+    assert said.endswith("so L means little: use more data or a larger `calibration_fraction`, or a better model")
+
+
+def test_where_all_data_steer_a_larger_share_is_no_way_out():
+    said = poor_resolution(Temperature(1.0, 0.3), 60, right=50, guessed=0.1, is_all=True)
+    assert said.endswith("would know it to 10%: use more data")
 
 
 @pytest.mark.parametrize(
@@ -77,6 +82,9 @@ def test_below_chance_no_number_of_samples_would_help(right):
 def test_a_degenerate_temperature_is_named(temperature, words):
     assert cannot_steer(temperature, size=8).startswith(words)
     assert "a factor of 2 an epoch and 64 in all" in cannot_steer(temperature, size=8)
+    assert cannot_steer(temperature, size=8, held=True).endswith(
+        "T* says nothing yet, and L stays at what it is until it does"
+    )
 
 
 def test_a_temperature_that_few_errors_leave_unknown_is_not_blamed_on_chance():

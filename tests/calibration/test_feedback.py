@@ -201,18 +201,28 @@ class TestSteady:
             feedback.update(feedback.constant / wanted, 0.1)
         assert feedback.final == pytest.approx(epochs)
 
-    def test_an_error_beyond_a_factor_of_e_names_a_direction_only(self):
+    @pytest.mark.parametrize(("temperature", "error"), [(7.0, 94.0), (1.04, 5.0), (0.97, 5.0), (math.inf, math.inf)])
+    def test_while_t_knows_nothing_l_stays(self, temperature, error):
         """Near chance T* is finite, but anything; so many epochs of it must not carry L away."""
+        feedback = SteadyFeedback(6.0)
+        for _ in range(50):
+            assert feedback.update(temperature, error) == 6.0
+        assert not feedback.settled
+
+    def test_a_poor_measurement_beyond_its_error_names_a_direction_only(self):
         feedback = SteadyFeedback(1.0)
         for _ in range(50):
-            feedback.update(7.0, 94.0)
+            assert feedback.update(20.0, 1.5) >= feedback.constant / 2
         assert feedback.constant == pytest.approx(1 / 64)
         assert not feedback.settled
 
-    def test_nor_does_it_move_l_by_more_than_it_asks_for(self):
-        feedback = SteadyFeedback(1.0)
-        assert feedback.update(1.04, 5.0) == pytest.approx(1 / 1.04)
-        assert feedback.update(0.97, 5.0) == pytest.approx(1 / 1.04 / 0.97)
+    @pytest.mark.parametrize(("last", "final"), [(7.0, 6 / 7), (math.inf, 6 / 64), (0.4, 6.0)])
+    def test_who_knew_nothing_to_the_end_says_so(self, last, final):
+        """Calibration asks for L / T*, at the end of the training: there is nothing left to learn at a larger L."""
+        feedback = SteadyFeedback(6.0)
+        for _ in range(40):
+            feedback.update(last, math.inf)
+        assert feedback.final == pytest.approx(final)
 
     @pytest.mark.parametrize("last", [(math.inf, math.inf), (3.0, 50.0)])
     def test_a_last_epoch_that_knows_nothing_does_not_decide_on_the_frozen_constant(self, last):
@@ -222,11 +232,11 @@ class TestSteady:
         feedback.update(*last)
         assert feedback.final == pytest.approx(1.01**39)  # the trend goes on through the epoch without a request
 
-    def test_where_most_of_the_last_epochs_knew_nothing_the_last_constant_is_frozen(self):
+    def test_where_most_of_the_last_epochs_knew_nothing_the_last_of_them_decides(self):
         feedback = SteadyFeedback(1.0)
         for epoch in range(40):
-            feedback.update(*((0.9, 0.1) if epoch < 35 else (math.inf, math.inf)))
-        assert feedback.final == feedback.constant
+            feedback.update(*((0.9, 0.1) if epoch < 35 else (3.0, math.inf)))
+        assert feedback.final == pytest.approx(feedback.constant / 3)
 
 
 def spread(constants):

@@ -76,7 +76,7 @@ def test_each_search_alone_finds_a_linear_networks_norm(images):
 
 @pytest.mark.slow
 def test_the_command(tmp_path):
-    flags = ("--limit", "300", "--epochs", "2", "--phase2-epochs", "0", "--width", "16")
+    flags = ("--limit", "300", "--epochs", "2", "--phase2-epochs", "0", "--width", "16", "--cross-fit", "false")
     lipscale("train", *flags, "--out", tmp_path / "r")
     done = lipscale("audit", tmp_path / "r", "--samples", "10", "--pairs", "300", "--steps", "10", "--json")
     result = json.loads(done.stdout)
@@ -93,7 +93,7 @@ def test_a_violation_is_exit_code_one(tmp_path, monkeypatch):
     from lipscale.runs import train
     from lipscale.settings import Settings
 
-    train(Settings(limit=300, epochs=1, phase2_epochs=0, width=8, out=tmp_path / "r", device="cpu"))
+    train(Settings(limit=300, epochs=1, phase2_epochs=0, width=8, cross_fit=False, out=tmp_path / "r", device="cpu"))
     monkeypatch.setattr("lipscale.bounds.Walk.__call__", lambda self, module: 1e-6)
     monkeypatch.setattr("lipscale.certificates.audits.autoattack_installed", lambda: False)
     flags = ["--samples", "30", "--pairs", "50", "--steps", "5"]

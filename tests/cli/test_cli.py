@@ -12,6 +12,7 @@ import pytest
 from conftest import lipscale, real_folder
 
 QUICK = ("--limit", "300", "--epochs", "2", "--phase2-epochs", "1", "--width", "16", "--device", "cpu")
+QUICK += ("--calibration-fraction", "0.1")
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +91,7 @@ def test_data_list_tells_where_and_how(tmp_path):
 
 
 def test_settings_come_from_defaults_then_yaml_then_flags(tmp_path):
-    (tmp_path / "s.yaml").write_text("limit: 300\nepochs: 7\nwidth: 16\nphase2_epochs: 0\nseed: 5\n")
+    (tmp_path / "s.yaml").write_text("limit: 300\ncross_fit: false\nepochs: 7\nwidth: 16\nphase2_epochs: 0\nseed: 5\n")
     lipscale("train", tmp_path / "s.yaml", "--epochs", "1", "--out", tmp_path / "r")
     stored = (tmp_path / "r" / "settings.yaml").read_text()
     assert "epochs: 1\n" in stored  # the flag
@@ -152,7 +153,7 @@ def bad(tmp_path_factory):
     np.savez(folder / "nan.npz", x=np.where(x > 0.9, np.nan, x), y=y)
     np.savez(folder / "labels.npz", x=x, y=y, classes=["only"])
     np.savez(folder / "table.npz", x=x, y=y)
-    np.savez(folder / "rare.npz", x=x, y=np.where(np.arange(60) < 4, 1, 0))
+    np.savez(folder / "rare.npz", x=x, y=np.where(np.arange(60) < 1, 1, 0))
     (folder / "typo.yaml").write_text("lipshitz: 2\n")
     (folder / "twice.yaml").write_text("seed: 2\nseed: 3\n")
     (folder / "true.yaml").write_text("seed: true\n")

@@ -26,7 +26,7 @@ from lipscale.settings import replace
 DATA = "digits"
 TINY = dataclasses.replace(
     SMOKE,
-    sets={DATA: {"data": "digits", "limit": 400, "model": "mlp", "width": 16}},
+    sets={DATA: {"data": "digits", "limit": 400, "model": "mlp", "width": 16, "cross_fit": False}},
     search={"epochs": 4, "phase2_epochs": 1, "lipschitz": 1.0},
     epochs={**SMOKE.epochs, "fixed": 4},
     seeds={DATA: (0,)},

@@ -24,7 +24,8 @@ from lipscale.settings import Settings
 
 
 def quick(folder, **changes):
-    knobs = {"limit": 300, "epochs": 6, "phase2_epochs": 2, "width": 16, "device": "cpu", "out": folder, **changes}
+    knobs = {"limit": 300, "epochs": 6, "phase2_epochs": 2, "width": 16, "device": "cpu", "out": folder}
+    knobs |= {"calibration_fraction": 0.1, **changes}
     return train(Settings(**knobs))
 
 

@@ -10,7 +10,7 @@ from lipscale.settings import Settings, replace
 
 def test_the_defaults_are_the_papers_where_it_says():
     s = Settings()
-    assert (s.offset, s.window, s.tolerance, s.calibration_fraction) == (0.0, 30, 0.001, 0.1)
+    assert (s.offset, s.window, s.tolerance, s.calibration_fraction) == (0.0, 30, 0.001, None)
     assert s.phase2_start == "continue"
 
 

@@ -27,6 +27,7 @@ from lipscale.settings import Settings, replace
 from makers import table_rows, write_csv
 
 QUICK = Settings(limit=150, model="convnet", width=4, epochs=2, phase2_epochs=1, batch_size=50, device="cpu")
+QUICK = replace(QUICK, calibration_fraction=0.1)
 
 
 def outcome(folder):
@@ -319,13 +320,15 @@ def test_mid_epoch_checkpoints_hold_the_training_weights(tmp_path):
         lipscale.train(settings, should_stop=lambda: True)
     _, values = _files.load_tensors(tmp_path / "run" / "checkpoint.safetensors")
     assert values["stopped"]["batches"] == 1
-    assert values["param_groups"][0]["train_mode"]
+    assert values["param_groups"][0][0]["train_mode"]
     assert np.isfinite(values["stopped"]["sums"]).all()
     assert torch.tensor(values["stopped"]["sums"]).shape == (3,)
 
 
 def test_settings_that_change_while_a_run_is_made_are_noticed(tmp_path):
-    settings = Settings(epochs=2, phase2_epochs=0, width=8, limit=200, device="cpu", out=tmp_path / "run")
+    settings = Settings(
+        epochs=2, phase2_epochs=0, width=8, limit=200, cross_fit=False, device="cpu", out=tmp_path / "run"
+    )
 
     def meddle(epoch):
         path = tmp_path / "run" / "settings.yaml"
@@ -336,7 +339,9 @@ def test_settings_that_change_while_a_run_is_made_are_noticed(tmp_path):
 
 
 def test_a_checkpoint_belongs_to_all_settings_of_its_run(tmp_path):
-    settings = Settings(epochs=3, phase2_epochs=0, width=8, limit=200, device="cpu", out=tmp_path / "run")
+    settings = Settings(
+        epochs=3, phase2_epochs=0, width=8, limit=200, cross_fit=False, device="cpu", out=tmp_path / "run"
+    )
     seen = []
     with pytest.raises(StoppedError):
         lipscale.train(settings, on_epoch=seen.append, should_stop=lambda: len(seen) == 1, progress=False)

@@ -24,6 +24,7 @@ from lipscale.settings import Settings, replace
 from lipscale.training import methods
 
 QUICK = Settings(limit=300, model="convnet", width=4, epochs=4, phase2_epochs=2, batch_size=64, device="cpu")
+QUICK = replace(QUICK, calibration_fraction=0.1)
 KEYS = {
     *("accuracy", "nll", "brier", "ece", "esce", "temperature", "lipschitz_constant", "lipschitz_bound"),
     *(
@@ -282,7 +283,7 @@ def test_a_nan_loss_names_the_epoch_and_the_last_good_checkpoint(tmp_path, monke
 def start_training(folder: Path, *flags) -> subprocess.Popen:
     script = Path(sys.executable).with_name("lipscale")
     command = [script, "train", "--out", folder, "--limit", "300", "--model", "convnet", "--width", "4"]
-    command += ["--batch-size", "64", "--device", "cpu", *flags]
+    command += ["--batch-size", "64", "--cross-fit", "false", "--device", "cpu", *flags]
     return subprocess.Popen([*map(str, command)], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
 

@@ -9,10 +9,10 @@ from lipscale.calibration.temperature import Temperature
 GOOD_ERROR, POOR_ERROR = 0.1, 0.25
 # so few misclassified samples, and so small a share, say little about how many there would be among more
 FEW_ERRORS, RARE = 5, 0.1
-MORE = "use more data or a larger `calibration_fraction`"
+MORE, MORE_DATA = "use more data or a larger `calibration_fraction`", "use more data"
 
 
-def cannot_steer(temperature: float, *, size: int, wrong: int | None = None) -> str:
+def cannot_steer(temperature: float, *, size: int, wrong: int | None = None, held: bool = False) -> str:
     """A degenerate T* (Assumption 2) in words, and what happens instead; `wrong` of the samples were misclassified."""
     if temperature == 0 or wrong == 0:
         reason = f"none of the {size} calibration samples is misclassified"
@@ -21,6 +21,8 @@ def cannot_steer(temperature: float, *, size: int, wrong: int | None = None) -> 
     else:
         better = "no" if math.isinf(temperature) else "hardly"
         reason = f"the network is {better} better than chance on the {size} calibration samples"
+    if held:
+        return f"{reason}: T* says nothing yet, and L stays at what it is until it does"
     return (
         f"{reason}: T* = {temperature:.3g} can only tell L to {'grow' if temperature < 1 else 'shrink'}. Such steps "
         f"move L by at most a factor of {DEGENERATE_STEP:g} an epoch and {DEGENERATE_TOTAL:g} in all. In the first "
@@ -28,11 +30,13 @@ def cannot_steer(temperature: float, *, size: int, wrong: int | None = None) -> 
     )
 
 
-def poor_resolution(measure: Temperature, size: int, *, right: int, guessed: float) -> str | None:
+def poor_resolution(measure: Temperature, size: int, *, right: int, guessed: float, is_all: bool = False) -> str | None:
     """A warning where the calibration set is too small to steer by, or none.
 
     `right` of its samples are classified correctly; the commonest class alone would be right for a share of `guessed`.
+    Where they are all the data there are, a larger share of them is no way out.
     """
+    more = MORE_DATA if is_all else MORE
     if measure.error <= POOR_ERROR:
         return None
     few = size - right < min(FEW_ERRORS, RARE * size)
@@ -43,13 +47,13 @@ def poor_resolution(measure: Temperature, size: int, *, right: int, guessed: flo
         )
         needed = _samples_beyond_chance(right / size, guessed)
         if needed is None or needed <= size:
-            return f"{told}: more data, a larger `calibration_fraction` or a better model may help"
-        return f"{told}; about {needed} could, if that is its accuracy: {MORE}"
+            return f"{told}: {more}, or a better model"
+        return f"{told}; about {needed} could, if that is its accuracy: {more}"
     needed = measure.samples_for(GOOD_ERROR, measured_on=size)
     return (
         f"{size} calibration samples know T* to a factor of {math.exp(measure.error):.2f} only (one standard error), "
         f"and L with it; {'at least' if few else 'about'} {needed} would know it to {GOOD_ERROR:.0%}"
-        f"{f', and more if errors stay as rare ({size - right} here)' if few else ''}: {MORE}"
+        f"{f', and more if errors stay as rare ({size - right} here)' if few else ''}: {more}"
     )
 
 

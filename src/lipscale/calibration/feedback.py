@@ -73,7 +73,7 @@ class Feedback(ABC):
         if not temperature >= 0:
             raise UserError(f"expected T* >= 0, got {temperature}")
         self.steered = self._can_steer(temperature, error)
-        self.constant = self._moved(temperature, error) if self.steered else self._drifted(temperature)
+        self.constant = self._moved(temperature, error) if self.steered else self._drifted(temperature, error)
         self.constants.append(self.constant)
         return self.constant
 
@@ -85,7 +85,7 @@ class Feedback(ABC):
     def _moved(self, temperature: float, error: float) -> float:
         """The next constant, where T* can steer."""
 
-    def _drifted(self, temperature: float) -> float:
+    def _drifted(self, temperature: float, error: float) -> float:
         """The next constant, where it cannot: L / T* at the most."""
         side = 1 if temperature < 1 else -1
         if side == -self.degenerate_side:
@@ -147,6 +147,7 @@ class SteadyFeedback(Feedback):
     gain: float = 1.0
     side: float = 0.0  # the sign of the last log T*
     asked: list[float | None] = field(default_factory=list)  # log (L / T*), what each epoch asked for, if it could
+    last: float = 1.0  # the last T*, whether it could or not
     recent: list[float] = field(default_factory=list)  # the last few -log T*
     error: float = 0.0  # the standard error of the last log T*
     budget: int = 0  # the most epochs that Phase I may take, if that is known
@@ -154,13 +155,19 @@ class SteadyFeedback(Feedback):
 
     def update(self, temperature: float, error: float = 0.0) -> float:
         """Move L, and remember what was asked for."""
-        before = math.log(self.constant)
+        before, self.last = math.log(self.constant), temperature
         after = super().update(temperature, error)
         self.asked.append(before - math.log(temperature) if self.steered else None)
         return after
 
     def _can_steer(self, temperature: float, error: float) -> bool:
         return super()._can_steer(temperature, error) and error < UNKNOWN
+
+    def _drifted(self, temperature: float, error: float) -> float:
+        """Held while T* is not known beyond its error: a network that has learned nothing yet learns no better at a
+        smaller L, and would be led to its floor before it begins."""
+        asked = math.inf if temperature == 0 else abs(math.log(temperature))
+        return super()._drifted(temperature, error) if asked > error else self.constant
 
     def _moved(self, temperature: float, error: float) -> float:
         wanted = -math.log(temperature)
@@ -185,12 +192,14 @@ class SteadyFeedback(Feedback):
     def final(self) -> float:
         """The end of the trend of log (L / T*) over the last fifth of the epochs; after a tiny budget, the last one.
 
+        Where T* knew nothing throughout, it is what the last T* asks for, within the total of degenerate steps.
         It is not bounded as a step is: no training at this L is to follow but Phase II's, and all of it may be needed.
         """
         recent = self.asked[-max(1, len(self.asked) // FINAL_SHARE) :]
         requests = {epoch: request for epoch, request in enumerate(recent) if request is not None}
-        if not requests or 2 * len(requests) < len(recent):  # T* could hardly steer, and the last L is as good a guess
-            return self.constant
+        if not requests or 2 * len(requests) < len(recent):  # T* could hardly steer
+            # who is no better than chance says so; downwards only: that no sample is misclassified proves little
+            return self.constant / min(max(self.last, 1.0), DEGENERATE_TOTAL * self.degenerate_drift)
         if len(requests) < 3:  # a line through two points does not average
             return math.exp(list(requests.values())[-1])
         slope, intercept = linear_regression(list(requests), list(requests.values()))

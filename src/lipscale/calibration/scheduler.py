@@ -80,6 +80,7 @@ class LipschitzScheduler:
             if rule == "steady"
             else PaperFeedback(start, window=window, tolerance=tolerance)
         )
+        self.followers: list[tuple[nn.Module, Optimizer]] = []  # networks that are projected together with this one
         self.frozen = False
         self.last: CalibrationStep | None = None
         self.advice: str | None = None  # where the calibration set is too small to know T* well
@@ -118,14 +119,18 @@ class LipschitzScheduler:
         temperature = fit_temperature(logits, labels) if is_paper else measure.value
         size, right = len(labels), int((logits.argmax(1) == labels).sum())
         self.last = CalibrationStep(temperature, measure.error, right / size)
-        self._moments_at = get_lipschitz(self.net)
+        self._moments_at, before = get_lipschitz(self.net), self.feedback.constant
         constant = self.feedback.update(temperature, measure.error)
         if not self.feedback.steered and (temperature > 1) not in self._named:
             self._named.add(temperature > 1)
-            log.warning(cannot_steer(temperature, size=size, wrong=size - right))
+            log.warning(cannot_steer(temperature, size=size, wrong=size - right, held=constant == before))
         guessed = int(labels.long().bincount().max()) / size
         # a T* of 0 was named, and is not the one that the error belongs to
-        self.advice = None if temperature == 0 else poor_resolution(measure, size, right=right, guessed=guessed)
+        self.advice = (
+            None
+            if temperature == 0
+            else poor_resolution(measure, size, right=right, guessed=guessed, is_all=bool(self.followers))
+        )
         self._project(constant)
         return constant
 
@@ -143,10 +148,11 @@ class LipschitzScheduler:
 
     def _project(self, constant: float) -> None:
         fall = constant / self._moments_at
-        if self.optimizer is not None and fall < NOTABLE_FALL:
-            scale_moments(self.optimizer, fall)
-            self._moments_at = constant
-        set_lipschitz(self.net, constant)
+        for net, optimizer in [(self.net, self.optimizer), *self.followers]:
+            if optimizer is not None and fall < NOTABLE_FALL:
+                scale_moments(optimizer, fall)
+                self._moments_at = constant
+            set_lipschitz(net, constant)
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values, as JSON can hold them; L itself is in the network's own state."""

@@ -8,6 +8,7 @@ from lipscale.data.dataset import (
     Samples,
     as_input,
     limit,
+    require_turns,
     split_calibration,
     stratified,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "prepare",
     "read_dataset",
     "read_labelled",
+    "require_turns",
     "split_calibration",
     "stratified",
 ]

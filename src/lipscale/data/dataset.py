@@ -252,6 +252,15 @@ def split_calibration(
     return samples.take(train), samples.take(calibration)
 
 
+def require_turns(samples: Samples, classes: Sequence[str]) -> None:
+    """Refuse a class of one sample: with cross-fitting no network that answers for it would have seen the class."""
+    counts = samples.labels.bincount(minlength=len(classes)).tolist()
+    if min(counts) < 2:
+        name = classes[counts.index(min(counts))]
+        problem = f"class {name!r} has {min(counts)} training sample{'' if min(counts) else 's'}"
+        raise UserError(f"{problem} and no other could be a calibration sample; give at least 2 or leave the class out")
+
+
 def channel_means(samples: Samples) -> tuple[float, ...]:
     """The mean of each channel of images, in network units: what the input layer subtracts."""
     total = torch.zeros(samples.inputs.shape[1], dtype=torch.float64)

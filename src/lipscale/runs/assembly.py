@@ -18,7 +18,7 @@ from lipscale.errors import UserError
 from lipscale.settings import Settings, TrainingSettings, replace
 from lipscale.training.batches import SampleBatches
 from lipscale.training.budget import fit_to_time, seconds_of
-from lipscale.training.defaults import DEFAULT_BATCH_SIZE
+from lipscale.training.defaults import DEFAULT_BATCH_SIZE, calibrated
 
 # What of a set's usual augmentation suits an MLP. It shares no weights between places, so a shifted image is another
 # input: crops cost it accuracy, certified accuracy and calibration (FEEDBACK.md). A mirrored one is as likely.
@@ -111,7 +111,10 @@ def resolve(settings: Settings, dataset: Dataset, preprocessing: Preprocessing) 
     if augmentation.startswith("crop") and settings.crop > max(2, min(shape[1:]) // 4):
         sides = " x ".join(map(str, shape[1:]))
         raise UserError(f"`crop` {settings.crop} is more than a quarter of images of {sides}: little would be left")
-    held_out = round(settings.calibration_fraction * count) if settings.method == "list" else 0
+    if settings.method == "list":
+        settings = calibrated(settings, count)
+    is_split = settings.method == "list" and not settings.cross_fit
+    held_out = round((settings.calibration_fraction or 0) * count) if is_split else 0
     named = settings.data in data.READERS
     paths = {name: path for name in ("data_dir", "test_data") if (path := getattr(settings, name)) is not None}
     return replace(
@@ -142,7 +145,10 @@ def assemble(settings: Settings, dataset: Dataset, preprocessing: Preprocessing)
     """The network and the data of a run, on the device that the settings name."""
     device = pick_device(settings.device)
     train, calibration = dataset.train, None
-    if settings.method == "list":
+    if settings.method == "list" and settings.cross_fit:
+        data.require_turns(train, dataset.classes)
+    elif settings.method == "list":
+        assert settings.calibration_fraction is not None  # resolved
         train, calibration = data.split_calibration(
             train, settings.calibration_fraction, seed=settings.seed, classes=dataset.classes
         )

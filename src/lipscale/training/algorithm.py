@@ -1,7 +1,7 @@
 """Algorithm 1 of the paper, LiST: Phase I searches for L*, Phase II trains on all data with L* frozen."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from lipscale.calibration import LipschitzScheduler
 from lipscale.losses import offset_cross_entropy, offset_of
 from lipscale.settings import TrainingSettings
 from lipscale.training.batches import Batches
+from lipscale.training.crossfit import CrossFit
 from lipscale.training.defaults import decided
 from lipscale.training.epoch import Epoch, StoppedEpoch, train_epoch
 from lipscale.training.inference import predict
@@ -25,7 +26,8 @@ from lipscale.training.plan import Plan
 class Training:
     """The parts of a training and how far it is: what Algorithm 1 works on, and what a checkpoint saves.
 
-    Without a calibration set there is nothing to steer by: the same loop, at a fixed L or without one.
+    The calibration set is a part of its own, or all `parts` of the training data in turns (cross-fitting). Without
+    either there is nothing to steer by: the same loop, at a fixed L or without one.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class Training:
         calibration: Batches | None,
         settings: TrainingSettings,
         *,
+        parts: Sequence[Batches] = (),
         class_weights: Tensor | None = None,
         box: Box | None = None,
         identity: str = "",
@@ -49,7 +52,8 @@ class Training:
         if settings.is_constrained:
             assert settings.lipschitz is not None  # decided
             set_lipschitz(net, settings.lipschitz)
-        if calibration is not None:
+        self.cross_fit = CrossFit(self, parts) if parts else None
+        if calibration is not None or self.cross_fit is not None:
             self.scheduler = LipschitzScheduler(
                 net,
                 rule=settings.feedback,
@@ -60,6 +64,8 @@ class Training:
                 window=settings.window,
                 tolerance=settings.tolerance,
             )
+            twins = () if self.cross_fit is None else self.cross_fit.twins
+            self.scheduler.followers = [(twin.net, twin.optimizer) for twin in twins]
         self.identity = identity  # what else a checkpoint must belong to
         self.history: list[Epoch] = []
         self.stopped: StoppedEpoch | None = None  # of an epoch that was asked to stop
@@ -84,6 +90,24 @@ class Training:
     def weight_of(self, labels: Tensor) -> float | Tensor:
         """What these samples weigh beside others of the same batch: the loss is a mean over the classes' weights."""
         return len(labels) if self.class_weights is None else self.class_weights[labels].sum()
+
+    def calibration_logits(self) -> tuple[Tensor, Tensor]:
+        """The logits and labels that T* is measured on: of D_cal, or out-of-fold of all data."""
+        if self.cross_fit is not None:
+            return self.cross_fit.logits(self)
+        assert self.calibration is not None
+        return predict(self.net, self.calibration)
+
+    @property
+    def calibration_size(self) -> int:
+        """How many samples T* is measured on."""
+        if self.cross_fit is not None:
+            return self.train.size
+        return 0 if self.calibration is None else self.calibration.size
+
+    def all_data(self) -> Batches:
+        """D_train and D_cal together, for Phase II."""
+        return self.train if self.calibration is None else self.train.join(self.calibration)
 
     def epochs_of(self, phase: int) -> int:
         """How many epochs of a phase are done."""
@@ -119,17 +143,16 @@ def algorithm_1(
     should_stop: Callable[[], bool] = lambda: False,
 ) -> None:
     """Both phases, from wherever the training is; the network ends in evaluation mode, ready to ship."""
-    net, plan, scheduler, calibration = training.net, training.plan, training.scheduler, training.calibration
+    plan, scheduler = training.plan, training.scheduler
 
     # Phase I, dynamic search
     while training.epochs_of(1) < plan.phase1_epochs and not (scheduler is not None and scheduler.frozen):
         start = time.perf_counter()
         # 1. optimise the weights under L_e
         loss, accuracy = train_epoch(training, training.train, phase=1, should_stop=should_stop)
-        if scheduler is not None and calibration is not None:
+        if scheduler is not None:
             # 2. measure T*_e on D_cal, L_{e+1} <- L_e / T*_e, and project f onto it
-            logits, labels = predict(net, calibration)
-            processes.require_same("a constant L", scheduler.step(logits, labels))
+            processes.require_same("a constant L", scheduler.step(*training.calibration_logits()))
             # 3. stop once L has settled, or with the budget: L*
             is_last = training.epochs_of(1) + 1 == plan.phase1_epochs
             if is_last or (plan.stops_early and scheduler.converged):
@@ -137,12 +160,12 @@ def algorithm_1(
         on_epoch(training.record(1, loss, accuracy, start))
 
     # Phase II, data re-integration: D_train and D_cal together, with L frozen at L*
-    if calibration is None or training.settings.phase1_only:
+    if scheduler is None or training.settings.phase1_only:
         return
-    total = training.train.join(calibration)
+    total = training.all_data()
     # once, at its very beginning: an epoch that was stopped has a restarted optimizer already
     if training.settings.phase2_start == "restart" and training.epochs_of(2) == 0 and training.stopped is None:
-        training.optimizer = new_optimizer(net, training.settings)
+        training.optimizer = new_optimizer(training.net, training.settings)
     while training.epochs_of(2) < plan.phase2_epochs:
         start = time.perf_counter()
         loss, accuracy = train_epoch(training, total, phase=2, should_stop=should_stop)

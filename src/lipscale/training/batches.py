@@ -256,6 +256,41 @@ def _fingerprint(*tensors: Tensor) -> str:
     return found.hexdigest()
 
 
+def samples_in(data: Any) -> int:
+    """How many samples whatever a user has holds; 0 where it does not say."""
+    if isinstance(data, Batches):
+        return data.size
+    data = data.dataset if isinstance(data, DataLoader) else data
+    return len(data) if isinstance(data, Sized) else 0
+
+
+def is_divisible(data: Any) -> bool:
+    """Whether any samples of the data can be taken: not of a stream, and a loader's are its own."""
+    if isinstance(data, Batches):
+        return isinstance(data, SampleBatches)
+    return isinstance(data, Sized) and not isinstance(data, DataLoader | IterableDataset)
+
+
+def in_parts(data: Any, count: int, *, seed: int) -> list[Any]:
+    """The data in so many parts of about one size, each class in proportion where the labels are known."""
+    _require_samples(data)
+    if isinstance(data, SampleBatches):
+        return [replace(data, samples=part) for part in in_parts(data.samples, count, seed=seed)]
+    if not is_divisible(data):
+        raise UserError(f"`cross_fit` takes samples in any order, but got a {type(data).__name__}: give a Dataset")
+    if len(data) < max(count, 2):
+        raise UserError(f"{len(data)} samples cannot take turns in {count} parts: give more data")
+    labels = data.labels if isinstance(data, Samples) else _known_labels(data)
+    parts, left = [], torch.arange(len(data))
+    known = torch.zeros(len(data), dtype=torch.long) if labels is None else labels.cpu()
+    for number in range(count, 0, -1):
+        part, rest = stratified(known[left], round(len(left) / number), seed=seed, stream=f"part {number}")
+        parts.append(left[part])
+        left = left[rest]
+    items: Any = data
+    return [data.take(part) if isinstance(data, Samples) else Subset(items, part.tolist()) for part in parts]
+
+
 def _require_samples(data: Any) -> None:
     if isinstance(data, Sized) and not isinstance(data, DataLoader) and len(data) == 0:
         raise UserError("the data set is empty")

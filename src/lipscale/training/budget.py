@@ -15,7 +15,6 @@ from lipscale.training.batches import Batches
 from lipscale.training.checkpoint import save_training
 from lipscale.training.epoch import finish_weights, train_step
 from lipscale.training.fitting import new_training
-from lipscale.training.inference import predict
 from lipscale.training.optimizer import set_share
 
 WIDTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -47,8 +46,8 @@ def seconds_of(net: nn.Module, train: Batches, calibration: Batches | None, sett
     taken = (processes.clock() - start) / TIMED_STEPS * len(training.train)
     start = processes.clock()
     finish_weights(training, training.train, 1, 1)
-    if training.calibration is not None:
-        predict(net, training.calibration)
+    if training.scheduler is not None:
+        training.calibration_logits()
     with TemporaryDirectory() as folder:
         save_training(Path(folder) / "checkpoint.safetensors", training)
     return taken + processes.clock() - start

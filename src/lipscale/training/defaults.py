@@ -17,6 +17,9 @@ DEFAULT_BATCH_SIZE = 128
 LEARNING_RATE = {"muon": 0.05, "adamw": 0.2, "schedulefree": 1e-3}
 MUON_BATCH = 1024
 IMAGE_LIPSCHITZ = 6.0  # L0 near where images end: ten epochs have no time for doublings
+# T* from n samples costs a log-loss of 1 / (2 n) (FEEDBACK.md): with 100 half a hundredth of a nat, with 10,000 nothing
+FEWEST_CALIBRATION, MOST_CALIBRATION = 100, 10_000
+CALIBRATION_SHARE, LARGEST_SHARE = 0.1, 0.2  # the paper's, and what is too dear to hold out: there parts take turns
 # of an unconstrained network, absolute for both
 UNCONSTRAINED_LEARNING_RATE = {"adamw": 2e-3, "schedulefree": 1e-3}
 
@@ -41,6 +44,18 @@ def decided(settings: S, net: nn.Module) -> S:
         optimizer = changes.get("optimizer", settings.optimizer)
         changes["learning_rate"] = default_learning_rate(settings, optimizer=optimizer)
     return settings.model_copy(update=changes)
+
+
+def calibrated(settings: S, samples: int, *, divisible: bool = True) -> S:
+    """The settings with D_cal decided: its share of so many samples, and whether all parts take turns, if they can."""
+    samples = max(samples, 1)
+    share = min(max(CALIBRATION_SHARE, FEWEST_CALIBRATION / samples), LARGEST_SHARE, MOST_CALIBRATION / samples)
+    cross_fit = settings.cross_fit
+    if cross_fit is None:
+        is_dear = LARGEST_SHARE * samples < FEWEST_CALIBRATION
+        cross_fit = divisible and is_dear and settings.calibration_fraction is None
+    fraction = settings.calibration_fraction or share
+    return settings.model_copy(update={"calibration_fraction": fraction, "cross_fit": cross_fit})
 
 
 def default_learning_rate(settings: TrainingSettings, *, optimizer: str) -> float:

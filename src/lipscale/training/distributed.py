@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -44,7 +44,13 @@ def together() -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def require_room(net: nn.Module, settings: TrainingSettings, train: Batches, calibration: Batches | None) -> None:
+def require_room(
+    net: nn.Module,
+    settings: TrainingSettings,
+    train: Batches,
+    calibration: Batches | None,
+    turns: Sequence[Batches] = (),
+) -> None:
     """Refuse what several processes cannot do as one does, before anything is trained or written."""
     count = processes.count()
     if count == 1:
@@ -58,12 +64,14 @@ def require_room(net: nn.Module, settings: TrainingSettings, train: Batches, cal
     if next(net.parameters()).device.type == "cuda" and local > there:
         raise UserError(f"{local} processes for {there} GPUs: start one a GPU, or use cpu as `device`")
     held_out = 0 if calibration is None else calibration.size
-    for size in (train.size, train.size + held_out):  # of Phase I and of Phase II
+    # of Phase I, of Phase II, and without each part that takes its turn in calibration
+    for size in (train.size, train.size + held_out, *(train.size - part.size for part in turns)):
         if (least := train.smallest(size)) < count:
             batch = f"a batch of {least} samples ({size} in batches of {settings.batch_size})"
             raise UserError(f"{count} processes cannot share {batch}: give a larger `batch_size`, or fewer processes")
-    if calibration is not None and held_out < count:
-        raise UserError(f"{count} processes cannot share {held_out} calibration samples: start fewer processes")
+    least = min((part.size for part in (*turns, *([] if calibration is None else [calibration]))), default=count)
+    if least < count:
+        raise UserError(f"{count} processes cannot share {least} calibration samples: start fewer processes")
 
 
 def require_agreement(training: Training) -> None:

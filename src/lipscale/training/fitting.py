@@ -15,9 +15,9 @@ from lipscale.layers import batch_means, evaluation_mode
 from lipscale.losses import class_weights
 from lipscale.settings import TrainingSettings
 from lipscale.training.algorithm import Training, algorithm_1
-from lipscale.training.batches import Batches, as_dataset, batches_of, split_data
+from lipscale.training.batches import Batches, as_dataset, batches_of, in_parts, is_divisible, samples_in, split_data
 from lipscale.training.checkpoint import load_training, save_training
-from lipscale.training.defaults import DEFAULT_BATCH_SIZE
+from lipscale.training.defaults import DEFAULT_BATCH_SIZE, calibrated
 from lipscale.training.distributed import require_agreement, require_room, together
 from lipscale.training.epoch import Epoch, counted
 from lipscale.training.hardware import keep_freed_memory
@@ -62,7 +62,7 @@ def fit(
     Args:
         net: A network with scaled layers (lipscale.models, or your own Sequential of lipscale.layers).
         train: A Dataset or DataLoader of (inputs, labels), or two tensors.
-        calibration: Likewise, for the feedback on L; left out, a tenth of `train`.
+        calibration: Likewise, for the feedback on L; left out, a tenth of `train`, or of few samples all, in turns.
         epochs: The budget: the whole training is planned for it.
         offset: Margin offset xi of the loss; larger is more robust, often less accurate.
         checkpoint: A file to save to after every epoch. Where it exists, training goes on from it: with a Dataset to
@@ -164,36 +164,46 @@ def new_training(
 ) -> Training:
     """A training at its very beginning, where the network is."""
     keep_freed_memory()
-    chosen, drawn, held_out = processes.in_all(lambda: _batches(net, train, calibration, settings))
+    chosen, drawn, held_out, parts = processes.in_all(lambda: _batches(net, train, calibration, settings))
     processes.spread(net)
     weights = _class_weights(net, drawn, chosen)
-    return Training(net, drawn, held_out, chosen, class_weights=weights, box=box, identity=identity)
+    return Training(net, drawn, held_out, chosen, parts=parts, class_weights=weights, box=box, identity=identity)
 
 
 def _batches(
     net: nn.Module, train: Any, calibration: Any, settings: dict[str, Any]
-) -> tuple[TrainingSettings, Batches, Batches | None]:
-    """The settings, checked, and the batches to train and to calibrate on."""
+) -> tuple[TrainingSettings, Batches, Batches | None, list[Batches]]:
+    """The settings, checked, and the batches to train on, to calibrate on, or the parts that take turns in it."""
     chosen = TrainingSettings.checked(settings)
-    train, calibration = as_dataset(train), as_dataset(calibration)
+    train, calibration, parts = as_dataset(train), as_dataset(calibration), list[Any]()
     if chosen.method != "list" and calibration is not None:
         raise UserError(f"method {chosen.method} has no feedback and so no use for a calibration set: join it to train")
     if chosen.method == "list" and calibration is None:
-        if isinstance(train, Batches):
+        chosen = calibrated(chosen, samples_in(train), divisible=is_divisible(train))
+        assert chosen.calibration_fraction is not None  # decided
+        if chosen.cross_fit:
+            parts = in_parts(train, round(1 / chosen.calibration_fraction), seed=chosen.seed)
+        elif isinstance(train, Batches):
             raise UserError("batches cannot be split: give a calibration set of their own")
-        train, calibration = split_data(train, chosen.calibration_fraction, seed=chosen.seed)
+        else:
+            train, calibration = split_data(train, chosen.calibration_fraction, seed=chosen.seed)
     batch_size = chosen.batch_size or DEFAULT_BATCH_SIZE
     device = next(net.parameters()).device
-    drawn = batches_of(train, batch_size=batch_size, seed=chosen.seed).to(device)
+
+    def batches(data: Any) -> Batches:
+        return batches_of(data, batch_size=batch_size, seed=chosen.seed).to(device)
+
+    drawn = batches(train)
     held_out: Batches | None = None
     if calibration is not None:
-        held_out = batches_of(calibration, batch_size=batch_size, seed=chosen.seed).to(device)
+        held_out = batches(calibration)
         if type(drawn) is not type(held_out):  # Phase II could not join them
             kinds = f"{type(train).__name__} and {type(calibration).__name__}"
             raise UserError(f"expected `train` and `calibration` in one form, got {kinds}")
     chosen = chosen.model_copy(update={"batch_size": batch_size})
-    require_room(net, chosen, drawn, held_out)
-    return chosen, drawn, held_out
+    turns = [batches(part) for part in parts]
+    require_room(net, chosen, drawn, held_out, turns)
+    return chosen, drawn, held_out, turns
 
 
 def _class_weights(net: nn.Module, train: Batches, settings: TrainingSettings) -> Tensor | None:
@@ -215,6 +225,6 @@ def _finished(training: Training) -> Fit:
         converged=None if scheduler is None else scheduler.converged,
         advice=None if scheduler is None else scheduler.advice,
         train_size=training.train.size,
-        calibration_size=0 if training.calibration is None else training.calibration.size,
+        calibration_size=training.calibration_size,
         seconds=training.seconds,
     )
