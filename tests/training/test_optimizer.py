@@ -79,6 +79,7 @@ class TestWhatIsLeftOpen:
 
     def test_emulated_bfloat16_is_named_with_what_it_costs(self, monkeypatch, caplog):
         monkeypatch.setattr(hardware, "has_bfloat16", lambda device: False)
+        hardware.warn_of_emulation.cache_clear()  # it speaks once, and may have spoken
         decided(TrainingSettings(precision="bfloat16"), models.mlp(3, 4, 8))
         assert "emulates bfloat16: a product of matrices takes" in caplog.text
 
