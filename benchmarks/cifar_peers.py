@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from benchmarks.cifar import EPSILONS
-from lipscale.data import load_dataset
+from lipscale.data import read_dataset
 from lipscale.metrics import measure
 from lipscale.settings import Settings
 from lipscale.training.batches import SampleBatches
@@ -150,7 +150,7 @@ def one_run(name, folder, width, cpu, seed, data_dir):
     """Train for these CPU-seconds, then test."""
     start = time.process_time()
     torch.manual_seed(seed)
-    dataset = load_dataset(Settings(data="cifar10", data_dir=data_dir))
+    dataset = read_dataset(Settings(data="cifar10", data_dir=data_dir))
     peer = PEERS[name](folder, width)
     batches = SampleBatches(dataset.train, peer.batch_size, "crop+flip", seed, crop=4)
     for group in peer.optimizer.param_groups:

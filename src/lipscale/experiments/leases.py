@@ -80,8 +80,13 @@ def _attempt(run: Planned, folder: Path, data_dir: Path | None, plan: Path, core
         except UserError as error:
             return str(error)
         torch.set_num_threads(cores)
-        logging.getLogger("lipscale").setLevel(logging.ERROR)
-        return attempt(run, folder, data_dir, Lease(plan, folder / LOCKS / f"{run.name}.owner"), wait=HANDOVER)
+        log = logging.getLogger("lipscale")
+        level = log.level
+        log.setLevel(logging.ERROR)  # the worker's process may be somebody else's: only for as long as the run takes
+        try:
+            return attempt(run, folder, data_dir, Lease(plan, folder / LOCKS / f"{run.name}.owner"), wait=HANDOVER)
+        finally:
+            log.setLevel(level)
 
 
 class Lease:
