@@ -19,7 +19,7 @@ import torch
 from matplotlib.figure import Figure
 
 from lipscale import _processes
-from lipscale.data import read_dataset, prepare
+from lipscale.data import prepare, read_dataset
 from lipscale.report.theme import colour, style
 from lipscale.runs import Settings, evaluate
 from lipscale.runs.assembly import assemble, resolve
