@@ -59,6 +59,7 @@ TRAININGS = {
     "averaged": (convnet, dataset, {"optimizer": "schedulefree"}),
     "resnet18": (resnet18, dataset, {}),
     "patchnet": (patchnet, samples, {}),
+    "in turns": (mlp, dataset, {"cross_fit": True, "calibration_fraction": 0.5}),
 }
 
 
@@ -71,10 +72,9 @@ def train(name, folder, *, stop_after=None, **changes):
     asked = iter(range(1, 10**6))
     known = {"epochs": 2, "phase2_epochs": 1, "batch_size": 16, "learning_rate": 0.02, "precision": "float32"}
     options = {"progress": False, "checkpoint": folder / f"{name}.checkpoint", **known, **settings, **changes}
-    result = fit(
-        net, data(53), data(27, seed=7), **options,
-        should_stop=lambda: number() + 1 == count() and next(asked) == stop_after,
-    )  # fmt: skip
+    held_out = None if options.get("cross_fit") else data(27, seed=7)
+    stop = lambda: number() + 1 == count() and next(asked) == stop_after  # noqa: E731
+    result = fit(net, data(53), held_out, **options, should_stop=stop)
     if is_first():
         history = [{**asdict(epoch), "seconds": 0.0} for epoch in result.history]
         save_tensors(folder / f"{name}.trained", net.state_dict(), {"history": history})

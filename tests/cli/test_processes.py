@@ -67,7 +67,7 @@ def test_a_killed_process_ends_the_others_and_leaves_a_good_checkpoint(tmp_path,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
 def test_a_signal_stops_all_after_the_same_batch(tmp_path, training, number):
     training.send_signal(number)
     _, told = training.communicate(timeout=60)
@@ -77,17 +77,22 @@ def test_a_signal_stops_all_after_the_same_batch(tmp_path, training, number):
     assert told.count("Stopp") == 2
 
 
-def test_what_is_wrong_is_one_line_and_leaves_nothing(tmp_path):
-    wrong = {
-        "2 processes cannot share a batch of 1 samples": ("--batch-size", 1),
-        "nowhere.csv does not exist": ("--data", "nowhere.csv"),
-        "batch normalisation would see its process's share": ("--method", "standard", "--model", "convnet"),
-    }
-    for message, flags in wrong.items():
-        done = lipscale("train", *SMALL[:2], *flags, "--processes", 2, cwd=tmp_path, check=False, env=ONE_THREAD)
-        assert done.returncode == 2
-        (line,) = done.stderr.splitlines()
-        assert message in line
-        assert not list(tmp_path.iterdir())
+@pytest.mark.parametrize(
+    ("message", "flags"),
+    [
+        ("2 processes cannot share a batch of 1 samples", ("--batch-size", 1)),
+        pytest.param("nowhere.csv does not exist", ("--data", "nowhere.csv"), marks=pytest.mark.long),
+        pytest.param("batch normalisation", ("--method", "standard", "--model", "convnet"), marks=pytest.mark.long),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_leaves_nothing(tmp_path, message, flags):
+    done = lipscale("train", *SMALL[:2], *flags, "--processes", 2, cwd=tmp_path, check=False, env=ONE_THREAD)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert message in line
+    assert not list(tmp_path.iterdir())
+
+
+def test_torchrun_has_started_the_processes_already():
     done = lipscale("train", "--processes", 2, check=False, env={"TORCHELASTIC_RUN_ID": "x", "RANK": "0"})
     assert "leave --processes out" in done.stderr

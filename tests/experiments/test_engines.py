@@ -23,8 +23,7 @@ from lipscale.runs.folder import CHECKPOINT
 
 MODULES = {"dask": "distributed", "ray": "ray", "slurm": "submitit"}
 ADDRESSES = {"slurm": "local"}  # submitit's own executor without Slurm
-# Ray takes half a minute of CPU to come up: with the long ones
-ENGINES = ["dask", "slurm", pytest.param("ray", marks=pytest.mark.long)]
+ENGINES = ["dask", *(pytest.param(name, marks=pytest.mark.long) for name in ("slurm", "ray"))]
 
 
 def installed(name):
@@ -95,8 +94,34 @@ def test_a_worker_that_is_killed_twice_costs_nothing_but_time(tmp_path, name):
     assert list(workers(folder)) == []
 
 
+@pytest.mark.long
+def test_the_runs_of_a_ray_node_that_dies_go_on_on_another(tmp_path):
+    installed("ray")
+    from ray.cluster_utils import Cluster
+
+    plan, folder = [tiny(epochs=150, seed=seed) for seed in range(2)], tmp_path / "runs"
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        nodes = [cluster.add_node(num_cpus=1)]
+
+        def kill():
+            if nodes and len(list(folder.glob(f"*/{CHECKPOINT}"))) == 2:
+                cluster.remove_node(nodes.pop(), allow_graceful=False)
+            return False
+
+        with engine_of("ray", cluster.address, folder=tmp_path) as engine:
+            assert engine.jobs == 2
+            outcome = carry_out(plan, folder, jobs=2, executor=engine.executor, should_stop=kill)
+    finally:
+        cluster.shutdown()
+    assert not nodes
+    assert outcome.failed == []
+    carry_out(plan, tmp_path / "whole", jobs=2, cores=1)
+    assert metrics_of(folder, plan) == metrics_of(tmp_path / "whole", plan)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["dask", "slurm"])
+@pytest.mark.parametrize("name", ["dask", pytest.param("slurm", marks=pytest.mark.long)])
 def test_asked_to_stop_the_workers_save_and_end_and_the_same_command_goes_on(tmp_path, name):
     plan, folder = [tiny(epochs=3000)], tmp_path / "runs"
     with engine_of(installed(name), ADDRESSES.get(name), jobs=1, folder=tmp_path / "engine") as engine:
@@ -145,7 +170,7 @@ def test_a_folder_that_workers_cannot_see_is_refused_before_any_run(tmp_path):
 
     folder = tmp_path / "out"
     folder.mkdir()
-    with LocalCluster(n_workers=0, dashboard_address=None) as cluster, Client(cluster) as client:
+    with LocalCluster(n_workers=0, dashboard_address=":0") as cluster, Client(cluster) as client:
         address = cluster.scheduler_address
         command = f"{sys.executable} -m distributed.cli.dask_worker {address} --nthreads 1 --no-nanny --no-dashboard"
         worker = subprocess.Popen(["unshare", "-rm", "sh", "-c", f"mount -t tmpfs none {folder} && exec {command}"])
@@ -163,10 +188,50 @@ def test_a_folder_that_workers_cannot_see_is_refused_before_any_run(tmp_path):
 
 @pytest.mark.slow
 def test_the_command_line_sweeps_on_an_engine(tmp_path):
-    installed("dask")
-    (tmp_path / "grid.yaml").write_text(yaml.safe_dump({"settings": TINY, "seeds": [0, 1]}))
-    done = lipscale("sweep", "grid.yaml", "--engine", "dask", "--jobs", 2, cwd=tmp_path, env={"OMP_NUM_THREADS": "1"})
+    installed("slurm")
+    (tmp_path / "grid.yaml").write_text(yaml.safe_dump({"settings": TINY}))
+    done = lipscale("sweep", "grid.yaml", "--engine", "slurm", "--address", "local", "--jobs", 1, cwd=tmp_path)
     assert (tmp_path / "sweeps" / "grid" / "table.csv").exists()
-    assert "2 of 2" in done.stderr
+    assert "1 of 1" in done.stderr
     wrong = lipscale("sweep", "grid.yaml", "--engine", "spark", cwd=tmp_path, check=False)
     assert (wrong.returncode, wrong.stderr) == (2, "lipscale: unknown engine 'spark'; known: local, dask, ray, slurm\n")
+
+
+@pytest.mark.long
+def test_a_ctrl_c_reaches_all_processes_and_the_runs_are_saved(tmp_path):
+    """A terminal sends it to the whole group, workers included, which must not take it for theirs."""
+    installed("dask")
+    (tmp_path / "grid.yaml").write_text(yaml.safe_dump({"settings": {**TINY, "epochs": 3000}}))
+    command = [
+        sys.executable,
+        "-m",
+        "lipscale",
+        "sweep",
+        "grid.yaml",
+        "--engine",
+        "dask",
+        "--jobs",
+        "1",
+        "--out",
+        "out",
+    ]
+    sweep = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    until = time.monotonic() + 240
+    while not list(tmp_path.glob(f"out/runs/*/{CHECKPOINT}")) and time.monotonic() < until:
+        time.sleep(0.1)
+    os.killpg(sweep.pid, signal.SIGINT)
+    _, told = sweep.communicate(timeout=120)
+    assert sweep.returncode == 130
+    assert told.splitlines()[-1] == "Stopped. What is finished is kept: the same command goes on."
+    until = time.monotonic() + 20
+    while group_lives(sweep.pid) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not group_lives(sweep.pid)
+
+
+def group_lives(group):
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -2,10 +2,12 @@
 
 import importlib
 import logging
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -38,7 +40,8 @@ def engine_of(
     if name not in ENGINES:
         raise UserError(f"unknown engine {name!r}; known: local, {', '.join(ENGINES)}")
     with ExitStack() as stack:
-        with deaf_to_ctrl_c():  # whatever it starts
+        resource_tracker.ensure_running()  # multiprocessing's helper: as it starts, it opens our ears again
+        with deaf_to_ctrl_c():  # whatever the engine starts
             engine = stack.enter_context(ENGINES[name](address, jobs or max(1, CORES // cores), cores, folder))
         yield engine if jobs is None else engine._replace(jobs=jobs)
 
@@ -48,7 +51,7 @@ def _dask(address: str | None, jobs: int, cores: int, folder: Path) -> Iterator[
     """The workers of a scheduler, or processes of a cluster of our own; a killed worker's run goes to another."""
     distributed = _installed("distributed")
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # a killed worker is ours to speak of
-    own = {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": None, "silence_logs": logging.CRITICAL}
+    own = {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": logging.CRITICAL}
     try:
         where = {"address": address, "timeout": PATIENCE} if address else own
         client = distributed.Client(**where)
@@ -65,6 +68,7 @@ def _dask(address: str | None, jobs: int, cores: int, folder: Path) -> Iterator[
 def _ray(address: str | None, jobs: int, cores: int, folder: Path) -> Iterator[Engine]:
     """A Ray cluster by its address, or one of our own; with GPUs each run gets one."""
     ray = _installed("ray")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # of a cluster of our own: nobody else's work comes first
     how: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
     own = {"num_cpus": jobs * cores, "include_dashboard": False, "address": "local"}
     try:
