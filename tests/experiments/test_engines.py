@@ -6,6 +6,9 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import pytest
@@ -16,14 +19,14 @@ from experiment_makers import TINY, tiny
 from lipscale.errors import UserError
 from lipscale.experiments.engines import engine_of
 from lipscale.experiments.leases import Lease
-from lipscale.experiments.making import LOCKS
+from lipscale.experiments.making import LOCKS, make
 from lipscale.experiments.pool import carry_out
 from lipscale.experiments.results import read_result
-from lipscale.runs.folder import CHECKPOINT
+from lipscale.runs.folder import CHECKPOINT, METRICS
 
 MODULES = {"dask": "distributed", "ray": "ray", "slurm": "submitit"}
 ADDRESSES = {"slurm": "local"}  # submitit's own executor without Slurm
-ENGINES = ["dask", *(pytest.param(name, marks=pytest.mark.long) for name in ("slurm", "ray"))]
+MARK = "LIPSCALE_TEST_ENGINE"  # whatever process inherits it was started by the test
 
 
 def installed(name):
@@ -33,10 +36,15 @@ def installed(name):
 
 
 def metrics_of(folder, plan):
-    found = [read_result(folder, run) for run in plan]
-    return [
-        (result.metrics.ece, result.metrics.accuracy, result.constant, result.metrics.temperature) for result in found
-    ]
+    """All of them but the time that it took."""
+    return [replace(read_result(folder, run).metrics, seconds=0.0) for run in plan]
+
+
+def made_here(plan, folder):
+    """What this very process makes of a plan."""
+    for run in plan:
+        make(run, folder, should_stop=lambda: False)
+    return metrics_of(folder, plan)
 
 
 def workers(folder):
@@ -50,52 +58,90 @@ def workers(folder):
             yield int(path.name)
 
 
+@pytest.fixture
+def nothing_stays(monkeypatch, tmp_path):
+    """After the test no process is left that it started, but for the helper that multiprocessing keeps."""
+    resource_tracker.ensure_running()  # unmarked
+    monkeypatch.setenv(MARK, str(tmp_path))
+    yield
+    until = time.monotonic() + 30
+    while (left := marked(str(tmp_path))) and time.monotonic() < until:
+        time.sleep(0.2)
+    assert left == []
+
+
+def marked(value):
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if f"{MARK}={value}".encode() in (path / "environ").read_bytes().split(b"\0"):
+                found.append((path / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+    return found
+
+
 @pytest.fixture(scope="module")
-def local(tmp_path_factory):
-    """What processes of this machine make of the plan."""
-    folder, plan = tmp_path_factory.mktemp("local"), [tiny(epochs=4, seed=seed) for seed in range(3)]
+def scheduler():
+    """A Dask cluster of one worker, for all that need no other: it takes a while to start."""
+    installed("dask")
+    from distributed import LocalCluster
+
+    with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster:
+        yield cluster.scheduler_address
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["slurm", "ray"])
+def test_an_engine_is_an_executor(tmp_path, name, nothing_stays):
+    with engine_of(installed(name), ADDRESSES.get(name), jobs=1, folder=tmp_path / "engine") as engine:
+        assert engine.executor.submit(divmod, 47, 10).result(60) == (4, 7)
+        assert isinstance(engine.executor.submit(divmod, 47, 0).exception(60), Exception)
+
+
+@pytest.mark.slow
+def test_an_engine_makes_the_runs_that_this_process_makes_bit_for_bit(tmp_path, scheduler):
+    plan = [tiny(epochs=4, seed=seed) for seed in range(2)]
+    with engine_of("dask", scheduler, folder=tmp_path / "engine") as engine:
+        outcome = carry_out(plan, tmp_path / "runs", jobs=engine.jobs, executor=engine.executor)
+    assert outcome.failed == []
+    assert metrics_of(tmp_path / "runs", plan) == made_here(plan, tmp_path / "here")
+    assert not list((tmp_path / "runs" / LOCKS).glob("plan-*"))
+
+
+@pytest.fixture(scope="module")
+def twelve(tmp_path_factory):
+    """A sweep, and what processes of this machine make of it undisturbed."""
+    folder, plan = tmp_path_factory.mktemp("twelve"), [tiny(epochs=40, seed=seed) for seed in range(12)]
     carry_out(plan, folder, jobs=2, cores=1)
     return plan, metrics_of(folder, plan)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ENGINES)
-def test_an_engine_makes_the_runs_that_this_machine_makes_bit_for_bit(tmp_path, local, name):
-    plan, expected = local
-    with engine_of(installed(name), ADDRESSES.get(name), jobs=2, folder=tmp_path / "engine") as engine:
-        outcome = carry_out(plan, tmp_path / "runs", jobs=engine.jobs, executor=engine.executor)
-    assert outcome.failed == []
-    assert metrics_of(tmp_path / "runs", plan) == expected
-    assert not list((tmp_path / "runs" / LOCKS).glob("plan-*"))
-
-
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["dask", "slurm", "ray"])
-def test_a_worker_that_is_killed_twice_costs_nothing_but_time(tmp_path, name):
-    plan, folder = [tiny(epochs=150, seed=seed) for seed in range(2)], (tmp_path / "runs").resolve()
+@pytest.mark.parametrize("name", ["local", "dask", "slurm", "ray"])
+def test_workers_that_are_killed_cost_nothing_but_time(tmp_path, twelve, name, nothing_stays):
+    (plan, expected), folder = twelve, (tmp_path / "runs").resolve()
     killed: list[int] = []
-    began: list[float] = []
+    since = [0.0]
 
     def kill():
-        """Each time some epochs further."""
-        saved = sorted(path.stat().st_mtime for path in folder.glob(f"*/{CHECKPOINT}"))
-        if len(killed) < 2 and saved and (not began or saved[0] > began[-1]) and (victims := list(workers(folder))):
-            began.append(time.time() + 1)
+        """Twice, each time in a run that has saved an epoch."""
+        saved = [path for path in folder.glob(f"*/{CHECKPOINT}") if path.stat().st_mtime > since[0]]
+        begun = [path for path in saved if not (path.parent / METRICS).exists()]
+        if len(killed) < 2 and begun and (victims := [pid for pid in workers(folder) if pid not in killed]):
+            since[0] = time.time() + 1
             killed.append(victims[0])
             os.kill(victims[0], signal.SIGKILL)
         return False
 
-    with engine_of(installed(name), ADDRESSES.get(name), jobs=2, folder=tmp_path / "engine") as engine:
-        outcome = carry_out(plan, folder, jobs=engine.jobs, executor=engine.executor, should_stop=kill)
+    engine_name = name if name == "local" else installed(name)
+    with engine_of(engine_name, ADDRESSES.get(name), jobs=2, folder=tmp_path / "engine") as engine:
+        outcome = carry_out(plan, folder, jobs=2, cores=1, executor=engine.executor, should_stop=kill)
     assert len(killed) == 2
     assert outcome.failed == []
-    carry_out(plan, tmp_path / "whole", jobs=2, cores=1)
-    assert metrics_of(folder, plan) == metrics_of(tmp_path / "whole", plan)
-    assert list(workers(folder)) == []
+    assert metrics_of(folder, plan) == expected
 
 
 @pytest.mark.long
-def test_the_runs_of_a_ray_node_that_dies_go_on_on_another(tmp_path):
+def test_the_runs_of_a_ray_node_that_dies_go_on_on_another(tmp_path, nothing_stays):
     installed("ray")
     from ray.cluster_utils import Cluster
 
@@ -116,15 +162,15 @@ def test_the_runs_of_a_ray_node_that_dies_go_on_on_another(tmp_path):
         cluster.shutdown()
     assert not nodes
     assert outcome.failed == []
-    carry_out(plan, tmp_path / "whole", jobs=2, cores=1)
-    assert metrics_of(folder, plan) == metrics_of(tmp_path / "whole", plan)
+    assert metrics_of(folder, plan) == made_here(plan, tmp_path / "here")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["dask", pytest.param("slurm", marks=pytest.mark.long)])
-def test_asked_to_stop_the_workers_save_and_end_and_the_same_command_goes_on(tmp_path, name):
+def test_asked_to_stop_the_workers_save_and_end(tmp_path, name, scheduler):
     plan, folder = [tiny(epochs=3000)], tmp_path / "runs"
-    with engine_of(installed(name), ADDRESSES.get(name), jobs=1, folder=tmp_path / "engine") as engine:
+    address = {"dask": scheduler, "slurm": "local"}[installed(name)]
+    with engine_of(name, address, jobs=1, folder=tmp_path / "engine") as engine:
         stop = lambda: bool(list(folder.glob(f"*/{CHECKPOINT}")))  # noqa: E731
         outcome = carry_out(plan, folder, jobs=1, executor=engine.executor, should_stop=stop)
     assert outcome.stopped
@@ -187,10 +233,11 @@ def test_a_folder_that_workers_cannot_see_is_refused_before_any_run(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_command_line_sweeps_on_an_engine(tmp_path):
-    installed("slurm")
+@pytest.mark.parametrize("name", ["dask", pytest.param("slurm", marks=pytest.mark.long)])
+def test_the_command_line_sweeps_on_an_engine(tmp_path, name, scheduler):
+    address = {"dask": scheduler, "slurm": "local"}[installed(name)]
     (tmp_path / "grid.yaml").write_text(yaml.safe_dump({"settings": TINY}))
-    done = lipscale("sweep", "grid.yaml", "--engine", "slurm", "--address", "local", "--jobs", 1, cwd=tmp_path)
+    done = lipscale("sweep", "grid.yaml", "--engine", name, "--address", address, "--jobs", 1, cwd=tmp_path)
     assert (tmp_path / "sweeps" / "grid" / "table.csv").exists()
     assert "1 of 1" in done.stderr
     wrong = lipscale("sweep", "grid.yaml", "--engine", "spark", cwd=tmp_path, check=False)

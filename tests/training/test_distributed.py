@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -29,7 +30,10 @@ def torchrun(folder, order, *, processes=2):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """All trainings by one process and by two, and some that were stopped by one and resumed by the other."""
+    """All trainings by one process and by two, some that were stopped by one and resumed by the other, and wrong ones.
+
+    Processes take their time to start, so the same two do all that two have to do.
+    """
     folder = tmp_path_factory.mktemp("trainings")
     for name in ("one", "two", "from-one", "from-two"):
         (folder / name).mkdir()
@@ -37,6 +41,11 @@ def made(tmp_path_factory):
         train(name, folder / "one")
     with pytest.raises(StoppedError):
         train("resnet18", folder / "from-one", stop_after=6)
+    for name in WRONG:
+        for process in "01":
+            (folder / name / process).mkdir(parents=True)
+    # a checkpoint that one process sees, and the other does not
+    shutil.copy(folder / "one" / "convnet.checkpoint", folder / "folder" / "1")
     torchrun(
         folder,
         [
@@ -44,6 +53,7 @@ def made(tmp_path_factory):
             {"name": "resnet18", "folder": "from-one"},
             {"name": "averaged", "folder": "from-two", "options": {"stop_after": 6}},
             {"name": "patchnet", "folder": "from-two", "options": {"stop_after": 10}},
+            *({"wrong": name, "folder": name} for name in WRONG),
         ],
     )
     for name in ("averaged", "patchnet"):
@@ -74,12 +84,7 @@ def test_any_number_of_processes_trains_the_network_that_one_does(made):
     assert told == {"StoppedError: stopped after 2 whole epochs of Phase I, all is saved"}
 
 
-def test_what_cannot_be_shared_is_refused_by_all_before_any_training(tmp_path):
-    for name in WRONG:
-        (tmp_path / name / "0").mkdir(parents=True)
-        (tmp_path / name / "1").mkdir()
-    train("convnet", tmp_path / "folder" / "1")  # a checkpoint that one process sees, and the other does not
-    torchrun(tmp_path, [{"wrong": name, "folder": name} for name in WRONG])
+def test_what_cannot_be_shared_is_refused_by_all_before_any_training(made):
     expected = {
         "small batches": "2 processes cannot share a batch of 1 samples (53 in batches of 1)",
         "settings": "process 1 has other settings, network or numbers of samples than process 0",
@@ -91,5 +96,5 @@ def test_what_cannot_be_shared_is_refused_by_all_before_any_training(tmp_path):
     }
     for name in WRONG:
         for number in (0, 1):
-            assert expected[name] in (tmp_path / f"{name}-{number}.txt").read_text()
-            assert not list((tmp_path / name).glob("*.trained"))
+            assert expected[name] in (made / f"{name}-{number}.txt").read_text()
+            assert not list((made / name).rglob("*.trained"))

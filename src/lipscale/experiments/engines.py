@@ -90,13 +90,16 @@ class _RayExecutor(Executor):
     """Ray's tasks as futures; Ray itself moves the tasks of a dead worker or machine to another."""
 
     def __init__(self, ray: Any, needs: dict[str, Any]) -> None:
-        self.ray, self.needs = ray, needs
+        self.task = ray.remote(_call).options(max_retries=3, **needs)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Place a call somewhere in the cluster."""
-        task = self.ray.remote(fn).options(max_retries=3, **self.needs)
-        future: Future[Any] = task.remote(*args, **kwargs).future()
+        future: Future[Any] = self.task.remote(fn, *args, **kwargs).future()
         return future
+
+
+def _call(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    return fn(*args, **kwargs)  # a task must be a function, and not any callable is one
 
 
 @contextmanager

@@ -67,6 +67,11 @@ def carry_out(
         (outcome.failed.append((run, how)) if how else outcome.made.append(run))
         on_end(run, how)
 
+    def lose(digest: str) -> None:
+        losses[digest] += 1  # it is free again, and goes on
+        if losses[digest] > RETRIES:
+            end(digest, f"its worker was lost {losses[digest]} times, perhaps for want of memory")
+
     while left and not outcome.stopped:
         with _workers(executor, folder, data_dir, jobs=jobs, cores=cores, should_stop=should_stop) as (submit, stop):
             running: dict[Future[str], str] = {}
@@ -80,17 +85,15 @@ def carry_out(
                     for future in wait(running, timeout=0.5, return_when=FIRST_COMPLETED).done:
                         digest = running.pop(future)
                         how = _ended(future)
-                        losses[digest] += how is None
-                        if how is not None or losses[digest] > RETRIES:  # else it is free again, and goes on
-                            end(digest, how if how is not None else f"its worker was lost {losses[digest]} times")
+                        end(digest, how) if how is not None else lose(digest)
                 outcome.stopped = bool(left)
                 stop()  # those that run save and end
                 wait(running)
             except BrokenExecutor:  # the system has killed a process: they go on, with more room for each
                 if executor is not None:  # not ours to make anew
                     raise
-                for digest in running.values() if jobs == 1 else ():
-                    end(digest, "its process was killed, perhaps for want of memory")
+                for digest in running.values() if jobs == 1 else ():  # of several nobody knows which one it was
+                    lose(digest)
                 jobs = max(1, jobs - 1)
     return outcome
 
