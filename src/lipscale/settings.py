@@ -15,6 +15,11 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 Names = tuple[str, ...]
 MethodName = Literal["list", "fixed", "standard", "label-smoothing", "focal", "focal-schedule", "pgd-at", "caat"]
+# fast is aoc; layers/families has a file for each of those that follow
+LayersName = Literal[
+    "fast", "reference",
+    "spectral", "bjorck", "cayley", "bcop", "aoc", "soc", "lot", "aol", "sll", "cpl", "bro", "lipnext",
+]  # fmt: skip
 CONSTRAINED = ("list", "fixed")  # methods that hold a Lipschitz constant; the others train the unconstrained twin
 
 
@@ -98,10 +103,14 @@ class ModelSettings(StageSettings):
     depth: int | None = setting(
         None, "Hidden layers of the MLP (default 3), residual blocks a size of patchnet (0).", ge=0, le=1000
     )
-    layers: Literal["fast", "reference"] = setting(
-        "fast", "Orthogonal layers: our own, or the slow ones of orthogonium and torchlip."
+    layers: LayersName = setting(
+        "fast",
+        "Lipschitz layers: our own orthogonal ones (fast, the family aoc), the slow ones of orthogonium and torchlip "
+        "(reference), or another family; see docs/FAMILIES.md.",
     )
-    padding: Literal["zeros", "circular"] = setting("zeros", "What convolutions see beyond the border.")
+    padding: Literal["zeros", "circular"] | None = setting(
+        None, "What convolutions see beyond the border; default zeros, circular for layers that need it."
+    )
     mirror: bool = setting(
         False, "Answer by the mean over an image and its mirror image: twice the time, same certificates."
     )

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 
 from conftest import dense
-from lipscale.bounds.norms import conv_norm, matrix_norm
 from lipscale.layers import OrthoConv2d
+from lipscale.layers.norms import conv_norm, matrix_norm
 
 
 def test_the_matrix_norm_is_the_largest_singular_value():

@@ -1,8 +1,7 @@
 """Set L, read L, and the proven bound: composed over a network, in float64, from the weights as they are."""
 
-from lipscale.bounds import lipscale_rules, torch_rules
+from lipscale.bounds import family_rules, lipscale_rules, torch_rules
 from lipscale.bounds.constant import get_lipschitz, is_constrained, set_lipschitz
-from lipscale.bounds.norms import conv_norm, matrix_norm
 from lipscale.bounds.walk import (
     Walk,
     is_plain_sequence,
@@ -11,10 +10,12 @@ from lipscale.bounds.walk import (
     require_certifiable,
     require_faithful,
 )
+from lipscale.layers.norms import conv_norm, matrix_norm
 
 __all__ = [
     "Walk",
     "conv_norm",
+    "family_rules",
     "get_lipschitz",
     "is_constrained",
     "is_plain_sequence",

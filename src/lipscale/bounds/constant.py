@@ -14,6 +14,7 @@ from lipscale.errors import UserError
 # f(c x) = c f(x) for c > 0, or at the input, where no scale has acted yet: a scale passes through unchanged
 HOMOGENEOUS = {
     *(layers.GroupSort2, layers.HalfAbs, layers.L2NormPool2d, layers.PadToMultiple, layers.Patches, layers.Standardise),
+    layers.ShiftChannels,
     *(nn.Identity, nn.Flatten, nn.PixelUnshuffle, nn.PixelShuffle, nn.Dropout, nn.Dropout2d),
     *(nn.ReLU, nn.LeakyReLU, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d),
 }

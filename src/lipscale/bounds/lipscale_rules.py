@@ -6,9 +6,9 @@ from dataclasses import replace
 from torch import nn
 
 from lipscale import layers
-from lipscale.bounds.norms import Geometry, norm_of
 from lipscale.bounds.torch_rules import linear_bound, one
 from lipscale.bounds.walk import RULES, Rule, Walk, on_images
+from lipscale.layers.norms import Geometry, norm_of
 
 
 def sequence_bound(net: nn.Sequential, bound: Walk) -> float:

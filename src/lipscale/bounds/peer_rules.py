@@ -13,10 +13,10 @@ from orthogonium.layers.linear import OrthoLinear, UnitNormLinear
 from orthogonium.reparametrizers import BatchedBjorckOrthogonalization, BatchedPowerIteration
 from torch import Tensor, nn
 
-from lipscale.bounds.norms import matrix_norm
 from lipscale.bounds.torch_rules import as_pair, conv_bound, geometry, linear_bound, one
 from lipscale.bounds.walk import RULES, Walk, on_images
 from lipscale.errors import UserError
+from lipscale.layers.norms import matrix_norm
 
 # float32 rounding of a composed kernel
 MOVING = 1 + 1e-4

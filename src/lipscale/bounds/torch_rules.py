@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lipscale.bounds.norms import Geometry, conv_norm, matrix_norm, norm_of
 from lipscale.bounds.walk import RULES, Rule, Walk, on_images
 from lipscale.errors import UserError
+from lipscale.layers.norms import Geometry, conv_norm, matrix_norm, norm_of
 
 
 def linear_bound(layer: Any, bound: Walk) -> float:

@@ -23,9 +23,10 @@ from torch.nn.utils.parametrize import type_before_parametrizations
 
 from lipscale import layers
 from lipscale.bounds import Walk, is_plain_sequence, matrix_norm
+from lipscale.bounds.family_rules import absolute_sum
 from lipscale.bounds.lipscale_rules import ortho_geometry
-from lipscale.bounds.norms import dilated, split_phases
 from lipscale.bounds.torch_rules import batch_norm_gains, geometry
+from lipscale.layers.norms import dilated, split_phases
 
 # the error of a module that has no rule here, in units of the last place of its largest possible output: more than a
 # sum of a million terms can be off
@@ -170,6 +171,47 @@ def _conv(layer: Any, walk: Walk, unit: float) -> Layer:
     return Layer(walk(layer), bias, error * (largest * where.padding_factor()), error * bias)
 
 
+def _potential(layer: Any, walk: Walk, unit: float) -> Layer:
+    """y = sigma x - 2 / sigma W^T relu(W x + b): two products, each off by gamma of its magnitudes, and their sum."""
+    sigma, size = float(layer.sigma), absolute_sum(layer.weight)  # ||W|| <= || |W| ||
+    bias, error = _bias_on_pixels(layer, walk), 4 * gamma(layer.weight[0].numel() + 2, unit)
+    twice = 2 / sigma * size
+    rate = error * twice * size + 4 * unit * sigma
+    return Layer(walk(layer), twice * bias if bias else 0.0, rate, error * twice * bias if bias else 0.0)
+
+
+def _exponential(layer: Any, walk: Walk, unit: float) -> Layer:
+    """Three products in a row, and the sums between them: of the magnitudes sigma e^|S| |x|."""
+    sigma, bias = float(layer.sigma), _bias_on_pixels(layer, walk)
+    error = gamma(3 * layer.weight[0].numel() + 20, unit)
+    rate = error * sigma * math.exp(absolute_sum(layer.weight) / sigma)
+    return Layer(walk(layer), bias, rate, error * bias if bias else 0.0)
+
+
+def _circular(layer: Any, walk: Walk, unit: float) -> Layer:
+    """Five products of complex numbers: two there, one with the symbols, two back.
+
+    Each sums n products of complex numbers, off by at most sqrt(2) gamma_2n+2 of their magnitudes, and the entries of a
+    transform, 1 / sqrt(n) each, are rounded, too. The magnitudes: sqrt(h) sqrt(w / 2 + 1) on the way there, twice that
+    on the way back, since a frequency stands for its mirror image, and |W_f| between.
+    """
+    symbols = torch.view_as_complex(layer.weight.detach().double().contiguous())
+    (height, width), half = layer.size, symbols.shape[1]
+    terms = 3 * (width + 2 * height + half + symbols.shape[-1]) + 60
+    size = 2 * height * half * float(torch.linalg.matrix_norm(symbols.abs(), ord=2).max())
+    error, bias = gamma(terms, unit), _bias_on_pixels(layer, walk)
+    return Layer(walk(layer), bias, error * size, error * bias if bias else 0.0)
+
+
+def _bias_on_pixels(layer: Any, walk: Walk) -> float:
+    """The norm of the bias on all pixels, or rows of features, of an input."""
+    bias, shape = layer.scaled_bias(), walk.shape(layer)
+    if bias is None or shape is None:
+        return 0.0 if bias is None else math.inf
+    places = shape[:-1] if layer.weight.ndim == 2 else shape[1:]
+    return float(bias.detach().double().norm()) * math.sqrt(math.prod(places))
+
+
 def _shift(layer: layers.Shift, walk: Walk, unit: float) -> Layer:
     size = float(layer.shift.double().norm()) * _pixels(layer, walk)
     return Layer(1.0, size, unit, unit * size)
@@ -222,6 +264,7 @@ def _at_zero(layer: nn.Module, walk: Walk) -> float:
 
 EXACT = (
     *(layers.GroupSort2, layers.HalfAbs, layers.PadToMultiple, layers.Patches, nn.ReLU, nn.MaxPool2d, nn.Dropout),
+    layers.ShiftChannels,
     *(nn.Identity, nn.Flatten, nn.Unflatten, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle),
     *(nn.ZeroPad2d, nn.CircularPad2d, nn.ReflectionPad2d, nn.ReplicationPad2d),
 )
@@ -229,6 +272,9 @@ FUNCTIONS = (layers.Scale, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.GELU, nn.SiLU, nn.
 RULES: dict[type[nn.Module], Rule] = {
     **dict.fromkeys((nn.Linear, layers.OrthoLinear), _linear),
     **dict.fromkeys((nn.Conv2d, layers.OrthoConv2d), _conv),
+    **dict.fromkeys((layers.Potential, layers.PlainPotential), _potential),
+    **dict.fromkeys((layers.Exponential, layers.PlainExponential), _exponential),
+    **dict.fromkeys((layers.CircularConv2d, layers.PlainCircular), _circular),
     layers.BatchCentering: _centering,
     layers.Shift: _shift,
     layers.Standardise: _standardise,

@@ -189,7 +189,8 @@ def _flag(name: str, panel: str | None) -> Any:
     """A setting as a flag, with its description."""
     field = Settings.model_fields[name]
     default = "" if field.default is None else f" [default: {_shown(field.default)}]"
-    choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else None
+    kinds = (field.annotation, *get_args(field.annotation))  # the latter of one that may be left out
+    choices = next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), None)
     kind = next((metavar for word, metavar in METAVARS.items() if word in str(field.annotation)), "VALUE")
     metavar = "|".join(choices) if choices else kind
     # text all the way: Settings checks it and names the flag, as it does for YAML

@@ -3,21 +3,26 @@
 from lipscale.layers.activation import GroupSort2, HalfAbs
 from lipscale.layers.affine import PadToMultiple, Scale, Shift, Standardise
 from lipscale.layers.centering import BatchCentering, batch_means, estimate_means
+from lipscale.layers.circular import CircularConv2d, PlainCircular
 from lipscale.layers.conv import OrthoConv2d
 from lipscale.layers.evaluation import evaluation_mode
 from lipscale.layers.linear import OrthoLinear
 from lipscale.layers.mirror import MirrorAverage, mirrored
+from lipscale.layers.operators import Exponential, PlainExponential, PlainPotential, Potential
 from lipscale.layers.orthogonal import polar_factor
 from lipscale.layers.patches import Patches
 from lipscale.layers.pooling import L2NormPool2d
 from lipscale.layers.residual import Concatenate, ConvexResidual, Sum
 from lipscale.layers.scale import AtScale, ScaledLayer
+from lipscale.layers.shift import ShiftChannels
 
 __all__ = [
     "AtScale",
     "BatchCentering",
+    "CircularConv2d",
     "Concatenate",
     "ConvexResidual",
+    "Exponential",
     "GroupSort2",
     "HalfAbs",
     "L2NormPool2d",
@@ -26,9 +31,14 @@ __all__ = [
     "OrthoLinear",
     "PadToMultiple",
     "Patches",
+    "PlainCircular",
+    "PlainExponential",
+    "PlainPotential",
+    "Potential",
     "Scale",
     "ScaledLayer",
     "Shift",
+    "ShiftChannels",
     "Standardise",
     "Sum",
     "batch_means",

@@ -52,7 +52,8 @@ def polar_factor(matrices: Tensor) -> Tensor:
     It is the limit of the Bjorck iteration that the peers truncate; here it is computed in float64, and rank
     deficiency does no harm.
     """
-    u, _, vh = torch.linalg.svd(matrices.detach().double(), full_matrices=False)  # (..., m, n)
+    wide = matrices.detach().to(torch.promote_types(matrices.dtype, torch.float64))  # or complex128
+    u, _, vh = torch.linalg.svd(wide, full_matrices=False)  # (..., m, n)
     return u @ vh
 
 

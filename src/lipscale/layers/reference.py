@@ -17,6 +17,8 @@ from lipscale.layers.scale import UnitWeight
 class PeerKernel(UnitWeight):
     """Orthogonium's kernel. Only that is taken from the peer, never its forward: the padding is ours."""
 
+    has_matrices = False
+
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int, stride: int) -> None:
         super().__init__()
         self.peer = AdaptiveOrthoConv2d(

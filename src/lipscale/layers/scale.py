@@ -24,7 +24,12 @@ class AtScale(nn.Module):
 
 
 class UnitWeight(nn.Module, ABC):
-    """Where an orthogonal layer's weight W, with ||W|| = 1, comes from: raw parameters and a map of them."""
+    """Where a layer's weight W, with ||W|| <= 1, comes from: raw parameters and a map of them.
+
+    `has_matrices` says whether the last two axes of the parameters are channels: what Muon knows how to step along.
+    """
+
+    has_matrices = True
 
     @abstractmethod
     def unit(self, *, reduced: bool = False) -> Tensor:

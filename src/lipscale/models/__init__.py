@@ -3,7 +3,7 @@
 from lipscale.models.build import DEFAULT_DEPTH, DEFAULT_WIDTH, build, suitable_model
 from lipscale.models.convnet import convnet
 from lipscale.models.mlp import mlp
-from lipscale.models.parts import LIPSCHITZ, UNCONSTRAINED, Parts, parts_of, reference_parts
+from lipscale.models.parts import LIPSCHITZ, UNCONSTRAINED, Parts, default_padding, parts_of, reference_parts
 from lipscale.models.patchnet import patchnet
 from lipscale.models.resnet import resnet18
 
@@ -15,6 +15,7 @@ __all__ = [
     "Parts",
     "build",
     "convnet",
+    "default_padding",
     "mlp",
     "parts_of",
     "patchnet",

@@ -11,16 +11,28 @@ from lipscale.bounds import is_plain_sequence, require_faithful
 from lipscale.errors import UserError
 from lipscale.layers import (
     BatchCentering,
+    CircularConv2d,
     Concatenate,
     ConvexResidual,
+    Exponential,
     MirrorAverage,
     OrthoConv2d,
     OrthoLinear,
+    PlainCircular,
+    PlainExponential,
+    PlainPotential,
+    Potential,
     ScaledLayer,
     Shift,
     Sum,
 )
 from lipscale.layers.evaluation import drop_caches
+
+OPERATORS: dict[Any, Any] = {
+    CircularConv2d: PlainCircular,
+    Exponential: PlainExponential,
+    Potential: PlainPotential,
+}
 
 
 @torch.no_grad()
@@ -62,6 +74,8 @@ def plain_copy(module: nn.Module) -> nn.Module:
     if isinstance(module, OrthoLinear) and kind is OrthoLinear:
         linear = nn.Linear(module.in_features, module.out_features)
         return _filled(linear, module.weight, module.scaled_bias())
+    if kind in OPERATORS:
+        return OPERATORS[kind](module)
     if isinstance(module, BatchCentering) and kind is BatchCentering:
         return Shift((module.scale * (module.bias - module.known_mean())).detach().clone())
     if isinstance(module, nn.Sequential) and is_plain_sequence(module):

@@ -18,6 +18,8 @@ from lipscale.layers import (
     OrthoLinear,
     Sum,
 )
+from lipscale.layers.conv import PaddingMode
+from lipscale.layers.families import FAMILIES, Family
 
 
 @dataclass(frozen=True)
@@ -33,10 +35,45 @@ class Parts:
     residual: Callable[..., nn.Module]
 
 
-def parts_of(*, layers: str = "fast", padding: str = "zeros") -> Parts:
-    """The kit of these layers (fast or reference, or plain ones), whose convolutions pad with zeros or around."""
-    kit = {"fast": lambda: LIPSCHITZ, "reference": reference_parts, "plain": lambda: UNCONSTRAINED}[layers]()
-    return replace(kit, conv=partial(kit.conv, padding_mode=padding))
+def parts_of(*, layers: str = "fast", padding: PaddingMode | None = None) -> Parts:
+    """The kit of these layers, whose convolutions pad with zeros or around, or by default as suits the layers.
+
+    Args:
+        layers: fast (our own: the family aoc), reference (the peers'), plain (the unconstrained twin's), or the name
+            of a family (`lipscale.layers.families.FAMILIES`).
+        padding: zeros or circular.
+
+    Returns:
+        The kit.
+
+    Example:
+        >>> import lipscale
+        >>> parts = lipscale.models.parts_of(layers="aol")
+        >>> lipscale.models.mlp(3, 4, 8, parts=parts).head
+        OrthoLinear(
+          8, 3, bias=True
+          (source): MatrixOf(
+            (kernel): RescaledKernel()
+          )
+        )
+    """
+    if layers in FAMILIES:
+        return _family_parts(FAMILIES[layers], padding)
+    kits = {"fast": lambda: LIPSCHITZ, "reference": reference_parts, "plain": lambda: UNCONSTRAINED}
+    if layers not in kits:
+        raise UserError(f"expected layers {', '.join([*kits, *FAMILIES])}, got {layers!r}")
+    kit = kits[layers]()
+    return replace(kit, conv=partial(kit.conv, padding_mode=padding or default_padding(layers)))
+
+
+def default_padding(layers: str) -> PaddingMode:
+    """What convolutions of these layers see beyond the border where nothing else is said."""
+    return FAMILIES[layers].paddings[0] if layers in FAMILIES else "zeros"
+
+
+def _family_parts(family: Family, padding: PaddingMode | None) -> Parts:
+    conv = partial(family.conv, padding_mode=padding)
+    return replace(LIPSCHITZ, conv=conv, linear=family.linear, activation=family.activation, fold=family.fold)
 
 
 def reference_parts() -> Parts:

@@ -122,6 +122,7 @@ def resolve(settings: Settings, dataset: Dataset, preprocessing: Preprocessing) 
         model=model,
         augmentation=augmentation,
         batch_size=settings.batch_size or suitable_batch_size(count - held_out, model),
+        padding=settings.padding or models.default_padding(settings.layers),
         depth=models.DEFAULT_DEPTH.get(model) if settings.depth is None else settings.depth,
         width=settings.width or (models.DEFAULT_WIDTH[model] if settings.minutes is None else None),
         data=settings.data if named else str(Path(settings.data).expanduser().resolve()),

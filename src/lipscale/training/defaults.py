@@ -1,12 +1,13 @@
 """What `auto`, and a setting that is left out, mean for a network on this machine."""
 
 import math
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import torch
 from torch import nn
 
-from lipscale.layers.conv import OrthoConv2d, ProjectorKernel
+from lipscale.layers import OrthoLinear, ScaledLayer
+from lipscale.layers.families.family import MatrixOf
 from lipscale.settings import TrainingSettings
 from lipscale.training.hardware import has_bfloat16, warn_of_emulation
 
@@ -28,14 +29,15 @@ def decided(settings: S, net: nn.Module) -> S:
     """The settings with everything decided that they leave open."""
     device = next(net.parameters()).device
     changes: dict[str, Any] = {}
-    is_orthogonal = any(isinstance(module, ProjectorKernel) for module in net.modules())
+    kernels = [module.source for module in net.modules() if is_image_layer(module)]
+    is_orthogonal = any(kernel.has_matrices for kernel in kernels)
     if settings.optimizer == "auto":
         # in MLPs AdamW is as good, and its steps cost less
         changes["optimizer"] = "muon" if is_orthogonal else "adamw"
     if settings.lipschitz is None and settings.is_constrained:
         changes["lipschitz"] = IMAGE_LIPSCHITZ if is_orthogonal and settings.method == "list" else 1.0
     if settings.precision == "auto":
-        is_convolutional = any(isinstance(module, OrthoConv2d | nn.Conv2d) for module in net.modules())
+        is_convolutional = bool(kernels) or any(isinstance(module, nn.Conv2d) for module in net.modules())
         is_single = all(p.dtype == torch.float32 for p in net.parameters())
         changes["precision"] = "bfloat16" if is_convolutional and is_single and has_bfloat16(device) else "float32"
     elif settings.precision == "bfloat16":
@@ -44,6 +46,12 @@ def decided(settings: S, net: nn.Module) -> S:
         optimizer = changes.get("optimizer", settings.optimizer)
         changes["learning_rate"] = default_learning_rate(settings, optimizer=optimizer)
     return settings.model_copy(update=changes)
+
+
+def is_image_layer(module: nn.Module) -> TypeGuard[ScaledLayer]:
+    """Whether it is a constrained layer that works on the pixels of an image, and no dense one."""
+    is_dense = isinstance(module, OrthoLinear) or isinstance(getattr(module, "source", None), MatrixOf)
+    return isinstance(module, ScaledLayer) and not is_dense
 
 
 def calibrated(settings: S, samples: int, *, divisible: bool = True) -> S:

@@ -17,6 +17,7 @@ from torch import Tensor
 ROUNDING = 1 + 1e-11
 # how many operations a search over frequencies may take: seconds, not minutes
 GRID_BUDGET = 2e11
+AT_ONCE = 2**20  # entries of symbols
 
 Pair = tuple[int, int]
 
@@ -115,6 +116,7 @@ def _norm_on_all_frequencies(kernel: Tensor, torus: Sequence[int] | None) -> flo
     at_zero = matrix_norm(kernel.sum((2, 3)))
     if bound <= at_zero * (1 + 1e-5):
         return bound  # already tight: so for every orthogonal kernel
+    bound = min(bound, entrywise_bound(kernel), entrywise_bound(adjoint(kernel)))
     degrees = (kernel.shape[2] - 1, kernel.shape[3] - 1)
     cost = 8 * min(kernel.shape[:2]) ** 3
     side = int(math.sqrt(GRID_BUDGET / cost))
@@ -135,7 +137,7 @@ def gram_bound(kernel: Tensor) -> float:
     For an orthogonal kernel G_0 = I and the rest vanish: 1 up to rounding. For others it is valid but loose.
     """
     if kernel.shape[0] > kernel.shape[1]:  # K and its adjoint have the same norm; take the smaller Gram matrices
-        kernel = kernel.transpose(0, 1).flip(-1, -2)
+        kernel = adjoint(kernel)
     height, width = kernel.shape[2:]
     flat = kernel.flatten(1)
     total = float(torch.linalg.matrix_norm(flat @ flat.mT, ord=2))  # ||G_0||
@@ -148,14 +150,31 @@ def gram_bound(kernel: Tensor) -> float:
     return math.sqrt(total) * ROUNDING
 
 
+def adjoint(kernel: Tensor) -> Tensor:
+    """The kernel of the adjoint operator."""
+    return kernel.transpose(0, 1).flip(-1, -2)
+
+
+def absolute_gram(kernel: Tensor) -> Tensor:
+    """sum_s |G_s|, entry by entry, of the autocorrelations G_s = sum_t K_{t+s} K_t^T: (outputs, outputs)."""
+    height, width = kernel.shape[2:]
+    return F.conv2d(kernel, kernel, padding=(height - 1, width - 1)).abs().sum((2, 3))
+
+
+def entrywise_bound(kernel: Tensor) -> float:
+    """sqrt(||sum_s |G_s| ||): no entry of K(w) K(w)* exceeds that of sum_s |G_s|. It is 1 for AOL's kernels."""
+    return math.sqrt(matrix_norm(absolute_gram(kernel))) * ROUNDING
+
+
 def _norm_on_torus(kernel: Tensor, torus: Sequence[int]) -> float:
     """The exact norm of the convolution on a torus: the largest symbol norm over its frequencies."""
     rows, columns = torus
     largest = 0.0
     phase_w = _phases(columns, kernel.shape[3])[: columns // 2 + 1]  # a real kernel: K(-w) is conjugate to K(w)
-    for phase_h in _phases(rows, kernel.shape[2]):
-        symbols = torch.einsum("oihw,h,fw->foi", kernel.to(torch.complex128), phase_h, phase_w)
-        if symbols.shape[1] > symbols.shape[2]:
+    together = max(1, AT_ONCE // (len(phase_w) * kernel.shape[0] * kernel.shape[1]))
+    for phase_h in _phases(rows, kernel.shape[2]).split(together):
+        symbols = torch.einsum("oihw,rh,fw->rfoi", kernel.to(torch.complex128), phase_h, phase_w)
+        if symbols.shape[-2] > symbols.shape[-1]:
             symbols = symbols.mT
         gram = symbols @ symbols.mH
         largest = max(largest, float(torch.linalg.eigvalsh(gram)[..., -1].max()))
