@@ -49,7 +49,8 @@ def assert_unit(name, stride, kernel_size, side, *, optimizer):
     torch.manual_seed(0)
     shape = (3, side, side)
     if stride > kernel_size and not FAMILIES[name].sees_patches:
-        pytest.raises(UserError, models.parts_of(layers=name).conv, 3, 4, kernel_size, stride=stride)
+        with pytest.raises(UserError):
+            models.parts_of(layers=name).conv(3, 4, kernel_size, stride=stride)
         return
     layer = models.parts_of(layers=name).conv(3, 4, kernel_size, stride=stride)
     roughly_trained(layer, shape, optimizer=optimizer)

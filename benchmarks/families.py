@@ -1,0 +1,201 @@
+"""Which family of Lipschitz layers pays? All of them under LiST at an equal CPU budget: a process each, one thread.
+
+python -m benchmarks.families results.jsonl --data-dir DIR --cpu 300 --seeds 0 1 2     # makes what the file lacks
+python -m benchmarks.families results.jsonl --cpu --page docs/FAMILIES.md              # writes the table there only
+python -m benchmarks.families results.jsonl --families aol cayley --set model=convnet width=16 offset=2
+
+The budget holds reading, measuring the speed, training and feedback; the evaluation is not counted. Where the width is
+left open it follows from the budget: the widest network that sees the data ten times, so that a family whose steps
+cost more has a narrower one.
+"""
+
+import argparse
+import copy
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from benchmarks.measure import _peak_rss
+from lipscale import _processes, models
+from lipscale.certificates import prove
+from lipscale.certificates.slopes import slopes
+from lipscale.data import as_input, prepare, read_dataset
+from lipscale.data import limit as limited
+from lipscale.errors import UserError
+from lipscale.layers.families import FAMILIES
+from lipscale.runs import Settings, evaluate
+from lipscale.runs.assembly import assemble, resolve
+from lipscale.settings import TrainingSettings, replace
+from lipscale.training import budget, fit
+from lipscale.training.fitting import new_training
+
+EPSILONS = (36 / 255, 0.5)
+SLOPES_AT, PAIRS = 32, 500  # test samples around which steep slopes are searched for, and how many
+STEPS = 7  # training steps that are timed
+BEGIN, END = "<!-- families:begin -->", "<!-- families:end -->"
+COLUMNS = {
+    "accuracy": lambda of: _share(of, "accuracy"),
+    "ECE (limit)": lambda of: f"{_share(of, 'ece')} ({_share(of, 'ece_limit')})",
+    "calibrated": lambda of: f"{sum(row['calibrated'] is True for row in of)} of {len(of)}",
+    "CRA 36/255": lambda of: _share(of, "certified"),
+    "CRA 0.5": lambda of: _share(of, "certified_at_half"),
+    "L\\*": lambda of: f"{_middle(of, 'L'):.1f}",
+    "step / twin": lambda of: f"{_middle(of, 'step_ratio'):.2f}",
+    "memory, MB": lambda of: f"{_middle(of, 'memory'):.0f}",
+    "tightness": lambda of: f"{_middle(of, 'tightness'):.2f}",
+    "width": lambda of: f"{_middle(of, 'width'):g}",
+    "epochs": lambda of: f"{_middle(of, 'epochs'):g}",
+}
+
+
+def one_run(family, data, cpu, seed, data_dir, changes):
+    """A training that ends with its CPU-seconds, and what it is worth."""
+    start = time.process_time()
+    _processes.clock = time.process_time  # a busy machine must not change what is measured
+    torch.set_num_threads(1)
+    asked = {"data": data, "data_dir": data_dir, "seed": seed, "layers": family, "device": "cpu", **changes}
+    settings = Settings.checked({**asked, "minutes": cpu / 60})
+    dataset = read_dataset(settings)
+    dataset = dataset if settings.limit is None else limited(dataset, settings.limit, seed=seed)
+    dataset, preprocessing = prepare(dataset)
+    settings = resolve(settings, dataset, preprocessing)
+    values = settings.model_dump(include=set(TrainingSettings.model_fields))
+    default = models.DEFAULT_WIDTH[settings.model]
+
+    def time_epoch(width):
+        parts = assemble(replace(settings, width=width or default), dataset, preprocessing)
+        return budget.seconds_of(parts.net, parts.train, parts.calibration, values), 0.0  # the test is not counted
+
+    left, scalable = cpu - (time.process_time() - start), settings.model == "patchnet"
+    width, epochs = budget.fit_to_time(left, time_epoch, width=settings.width, is_scalable=scalable)
+    settings = replace(settings, width=width or default)
+    parts = assemble(settings, dataset, preprocessing)
+    before = _peak_rss()
+    found = fit(parts.net, parts.train, parts.calibration, progress=False, **{**values, "epochs": epochs})
+    taken, memory = time.process_time() - start, _peak_rss() - before
+    metrics = evaluate(found.net, dataset.test, epsilons=EPSILONS, calibration_size=found.calibration_size).metrics
+    certified, at_half = metrics.certified_accuracy.values()
+    return {
+        **{"family": family, "data": data, "cpu": cpu, "seed": seed, "changes": changes, "taken": taken},
+        **{"width": settings.width, "epochs": epochs, "L": found.lipschitz, "accuracy": metrics.accuracy},
+        **{"ece": metrics.ece, "ece_limit": metrics.ece_limit, "calibrated": metrics.calibrated},
+        **{"certified": certified, "certified_at_half": at_half, "memory": memory},
+        "bound_over_L": metrics.lipschitz_bound / found.lipschitz,
+        "tightness": tightness(found.net, as_input(dataset.test.inputs[:SLOPES_AT])),
+        "step_ratio": step_ratio(settings, dataset, preprocessing),
+    }
+
+
+def tightness(net, inputs):
+    """The steepest slope found over the proven bound."""
+    proof = prove(net, inputs.shape[1:])
+    found = slopes(copy.deepcopy(proof.net).double(), inputs.double(), PAIRS, seed=0)
+    return max(float(some.max()) for some in found) / proof.bound
+
+
+def step_ratio(settings, dataset, preprocessing):
+    """CPU-seconds of a training step over those of the unconstrained twin's, in turns."""
+    trainings = {}
+    for method in ("list", "standard"):
+        made = replace(settings, method=method, lipschitz=None, optimizer="auto", learning_rate=None)
+        parts = assemble(made, dataset, preprocessing)
+        values = made.model_dump(include=set(TrainingSettings.model_fields))
+        training = new_training(parts.net, parts.train, parts.calibration, values)
+        training.net.train()
+        trainings[method] = training, next(iter(training.train.epoch("speed", 1)))
+    seconds = {method: [] for method in trainings}
+    for _ in range(STEPS):
+        for method, (training, (inputs, labels)) in trainings.items():
+            start = time.process_time()
+            budget.train_step(training, inputs, labels, budget.random_stream(0, "speed"))[1].item()
+            seconds[method].append(time.process_time() - start)
+    return statistics.median(seconds["list"]) / statistics.median(seconds["standard"])
+
+
+def _middle(of, key):
+    return statistics.median(row[key] for row in of)
+
+
+def _share(of, key):
+    values = [100 * row[key] for row in of]
+    spread = f" ± {(max(values) - min(values)) / 2:.1f}" if len(values) > 1 else ""
+    return f"{statistics.median(values):.1f}{spread}"
+
+
+def table(rows):
+    """Medians over the seeds and half their range, a line for each family; the most accurate first."""
+    lines = []
+    for data, cpu, changes in dict.fromkeys((r["data"], r["cpu"], json.dumps(r["changes"])) for r in rows):
+        group = [r for r in rows if (r["data"], r["cpu"], json.dumps(r["changes"])) == (data, cpu, changes)]
+        seeds = len({row["seed"] for row in group})
+        extra = "" if changes == "{}" else ", " + ", ".join(f"{k} {v}" for k, v in json.loads(changes).items())
+        lines += [
+            f"**{data}**, {cpu:g} CPU-seconds, {seeds} seed{'s' if seeds > 1 else ''}{extra}; shares in per cent.",
+            "",
+        ]
+        lines += ["| family | " + " | ".join(COLUMNS) + " |", "|---" * (1 + len(COLUMNS)) + "|"]
+        families = {name: [row for row in group if row["family"] == name] for name in {r["family"] for r in group}}
+        for name, of in sorted(families.items(), key=lambda item: -_middle(item[1], "accuracy")):
+            lines.append(f"| {name} | " + " | ".join(column(of) for column in COLUMNS.values()) + " |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def write_page(path, text):
+    """Put the table between its marks."""
+    page = path.read_text()
+    head, tail = page[: page.index(BEGIN) + len(BEGIN)], page[page.index(END) :]
+    path.write_text(f"{head}\n{text.rstrip()}\n{tail}")
+
+
+def in_a_process(wanted, data_dir):
+    """One run in a process of its own, so that its memory is its own; nothing where it cannot be made."""
+    command = [sys.executable, "-m", "benchmarks.families", "--one", json.dumps({**wanted, "data_dir": data_dir})]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--data", nargs="*", default=["fashion-mnist", "cifar10"])
+    parser.add_argument("--data-dir")
+    parser.add_argument("--cpu", type=float, nargs="*", default=[300.0])
+    parser.add_argument("--families", nargs="*", default=list(FAMILIES), choices=FAMILIES)
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="further settings")
+    parser.add_argument("--page", type=Path, help="write the table into this page")
+    arguments = parser.parse_args()
+    changes = dict(item.split("=", 1) for item in arguments.set)
+    rows = [json.loads(line) for line in arguments.results.open()] if arguments.results.exists() else []
+    for cpu in arguments.cpu:
+        for seed in arguments.seeds:
+            for data in arguments.data:
+                for family in arguments.families:
+                    wanted = {"family": family, "data": data, "cpu": cpu, "seed": seed, "changes": changes}
+                    if any(wanted.items() <= row.items() for row in rows):
+                        continue
+                    row = in_a_process(wanted, arguments.data_dir)
+                    if row is None:
+                        continue
+                    rows.append(row)
+                    with arguments.results.open("a") as file:
+                        file.write(json.dumps(row) + "\n")
+    print(table(rows))
+    if arguments.page:
+        write_page(arguments.page, table(rows))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--one"]:
+        try:
+            print(json.dumps(one_run(**json.loads(sys.argv[2]))))
+        except UserError as error:
+            sys.exit(f"{sys.argv[2]}: {error}")
+    else:
+        main()
