@@ -10,7 +10,7 @@ from torch import nn
 
 from conftest import centred
 from lipscale import certify, export_plain, get_lipschitz, lipschitz_bound, models, set_lipschitz
-from lipscale.certificates import audit
+from lipscale.certificates.slopes import steepest_direction
 from lipscale.errors import UserError
 from lipscale.layers import CircularConv2d, Exponential, OrthoConv2d, Potential, evaluation_mode
 from lipscale.layers.families import FAMILIES
@@ -21,7 +21,7 @@ from lipscale.training.optimizer import new_optimizer, set_share
 NAMES = list(FAMILIES)
 RESIDUAL = ("sll", "cpl")
 GRID = list(itertools.product((1, 2), (1, 3, 5), (6, 8, 9)))  # stride, kernel, side
-QUICK = [(1, 3, 6), (2, 3, 9), (1, 1, 8), (2, 5, 8)]
+QUICK = [(1, 3, 6), (2, 3, 9), (2, 1, 8)]
 
 
 def roughly_trained(net, shape, *, steps=25, optimizer="adamw"):
@@ -89,6 +89,11 @@ def small(name, *, model="convnet"):
     return models.convnet(5, 1, 4, parts=parts), (1, 8, 8)
 
 
+def test_soc_refuses_another_number_of_channels():
+    with pytest.raises(UserError, match="expected 2 channels, got"):
+        FAMILIES["soc"].conv(2, 4, 3)(torch.rand(1, 3, 5, 5))
+
+
 @pytest.mark.parametrize("model", ["convnet", "mlp"])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_network_has_the_bound_that_is_set_and_scales_exactly(name, model):
@@ -101,17 +106,16 @@ def test_a_network_has_the_bound_that_is_set_and_scales_exactly(name, model):
     set_lipschitz(net, 7.0)
     torch.testing.assert_close(net(x), 14 * before, rtol=1e-4, atol=1e-5)
     assert get_lipschitz(net) == pytest.approx(7, rel=1e-5)
-    assert lipschitz_bound(net, shape) <= 7 * 1.001
-    result = audit(net, x, pairs=50, steps=3)
-    assert result.violations == 0
-    assert 0 < result.slope <= result.bound * (1 + 1e-9)
+    bound = lipschitz_bound(net, shape)
+    slope = float(steepest_direction(export_plain(net).double(), x.double(), torch.Generator()).max())
+    assert 0 < slope <= bound * (1 + 1e-9)
+    assert bound <= 7 * 1.001
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_save_and_load_keep_every_bit_and_export_computes_the_same(name, tmp_path):
     net, shape = small(name)
     x = torch.rand(6, *shape)
-    roughly_trained(net, shape, steps=3)
     centred(net, x).eval()
     torch.save(net.state_dict(), tmp_path / "net.pt")
     other, _ = small(name)

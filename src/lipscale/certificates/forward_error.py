@@ -192,12 +192,12 @@ def _circular(layer: Any, walk: Walk, unit: float) -> Layer:
     """Five products of complex numbers: two there, one with the symbols, two back.
 
     Each sums n products of complex numbers, off by at most sqrt(2) gamma_2n+2 of their magnitudes, and the entries of a
-    transform, 1 / sqrt(n) each, are rounded, too. The magnitudes: sqrt(h) sqrt(w / 2 + 1) on the way there, twice that
-    on the way back, since a frequency stands for its mirror image, and |W_f| between.
+    transform, 1 / sqrt(n) each, are off by some 20 units of their own. The magnitudes: sqrt(h) sqrt(w / 2 + 1) on the
+    way there, twice that on the way back, since a frequency stands for its mirror image, and |W_f| between.
     """
     symbols = torch.view_as_complex(layer.weight.detach().double().contiguous())
     (height, width), half = layer.size, symbols.shape[1]
-    terms = 3 * (width + 2 * height + half + symbols.shape[-1]) + 60
+    terms = 3 * (width + 2 * height + half + symbols.shape[-1]) + 120
     size = 2 * height * half * float(torch.linalg.matrix_norm(symbols.abs(), ord=2).max())
     error, bias = gamma(terms, unit), _bias_on_pixels(layer, walk)
     return Layer(walk(layer), bias, error * size, error * bias if bias else 0.0)

@@ -11,13 +11,8 @@ from lipscale.layers.operators import Operator, PlainLayer
 from lipscale.layers.scale import ScaledLayer
 
 
-def half_spectrum(side: int) -> int:
-    """How many frequencies along the last axis decide a real image."""
-    return side // 2 + 1
-
-
 def dft(side: int, like: Tensor) -> Tensor:
-    """The unitary matrix e^{-2 pi i jk / n} / sqrt(n), each entry rounded once.
+    """The unitary matrix e^{-2 pi i jk / n} / sqrt(n), each entry right to the last digits.
 
     Products with it cost little more than an FFT on images of some ten pixels, and unlike an FFT's their rounding error
     is that of any product.

@@ -89,13 +89,17 @@ class ExponentialOperator(Operator):
     For ||S||^2 <= 3 it is 1-Lipschitz: an eigenvalue i t of S becomes one of squared modulus 1 - t^4 / 12 + t^6 / 36.
     """
 
+    in_channels: int
     out_channels: int
-    SHAPE = ("padding_mode", "out_channels")
+    SHAPE = ("padding_mode", "in_channels", "out_channels")
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, ...) -> (B, out_channels, ...)."""
-        weight, dim = self.weight, -1 if self.weight.ndim == 2 else 1
-        missing = weight.shape[0] - x.shape[dim]
+        weight = self.weight
+        dim = -1 if weight.ndim == 2 else 1
+        if x.shape[dim] != self.in_channels:
+            raise UserError(f"expected {self.in_channels} channels, got inputs of shape {tuple(x.shape)}")
+        missing = len(weight) - self.in_channels
         x = F.pad(x, (0, missing) if dim == -1 else (0, 0, 0, 0, 0, missing)) if missing else x
         y = x
         for factor in (3, 2):  # Horner's scheme; W = sigma S
@@ -110,9 +114,11 @@ class ExponentialOperator(Operator):
 class Exponential(ExponentialOperator, ScaledLayer):
     """The skew orthogonal layer (Singla and Feizi, 2021), with three powers."""
 
-    def __init__(self, source: Any, out_channels: int, *, bias: bool = True, padding_mode: str = "zeros") -> None:
+    def __init__(
+        self, source: Any, in_channels: int, out_channels: int, *, bias: bool = True, padding_mode: str = "zeros"
+    ) -> None:
         super().__init__(source, out_channels, bias=bias)
-        self.out_channels, self.padding_mode = out_channels, padding_mode
+        self.in_channels, self.out_channels, self.padding_mode = in_channels, out_channels, padding_mode
 
 
 class PlainExponential(ExponentialOperator, PlainLayer):

@@ -95,9 +95,7 @@ class Family:
         raise UserError(f"layers {self.name} cannot make {asked}: {why}{way_out}")
 
 
-Source = Callable[
-    [int, int, int, int], UnitWeight
-]  # (inputs, outputs, kernel_size, stride) -> where the kernel is from
+Source = Callable[[int, int, int, int], UnitWeight]  # of inputs, outputs, kernel_size and stride
 
 
 def kernel_conv(source: Source, asked: Conv) -> OrthoConv2d:

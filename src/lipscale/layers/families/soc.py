@@ -30,11 +30,11 @@ class SkewKernel(Formula):
 
 def _conv(asked: Conv) -> nn.Module:
     source = SkewKernel(max(asked.inputs, asked.outputs), asked.kernel_size)
-    return Exponential(source, asked.outputs, bias=asked.bias, padding_mode=asked.padding_mode)
+    return Exponential(source, asked.inputs, asked.outputs, bias=asked.bias, padding_mode=asked.padding_mode)
 
 
 def _linear(inputs: int, outputs: int, *, bias: bool = True) -> nn.Module:
-    return Exponential(MatrixOf(SkewKernel(max(inputs, outputs), 1)), outputs, bias=bias)
+    return Exponential(MatrixOf(SkewKernel(max(inputs, outputs), 1)), inputs, outputs, bias=bias)
 
 
 SOC = Family(
