@@ -98,10 +98,17 @@ class ModelSettings(StageSettings):
         "auto", "The network; auto takes an MLP for tables and tiny images, else patchnet."
     )
     width: int | None = setting(
-        None, "Channels or units; default 64 (patchnet, resnet18), 32 (convnet), 256 (mlp).", ge=2, le=65536
+        None,
+        "Channels or units; default 64 (patchnet, resnet18), 32 (convnet), 256 (mlp; for tables 64 to 256).",
+        ge=2,
+        le=65536,
     )
     depth: int | None = setting(
-        None, "Hidden layers of the MLP (default 3), residual blocks a size of patchnet (0).", ge=0, le=1000
+        None,
+        "Hidden layers of the MLP (default 3; for tables 2, or none where rows are few and a linear model is as good), "
+        "residual blocks a size of patchnet (0).",
+        ge=0,
+        le=1000,
     )
     layers: LayersName = setting(
         "fast",
@@ -170,7 +177,8 @@ class TrainingSettings(StageSettings):
     tolerance: Positive = setting(0.001, "... is below this tolerance.")
     batch_size: int | None = setting(
         None,
-        "Samples a step; default 128, patchnet 128 to 1024 by the size of the set, or all where there are fewer.",
+        "Samples a step; default 128, tables 32 to 4096 and patchnet 128 to 1024 by the size of the set, or all where "
+        "there are fewer.",
         ge=1,
     )
     optimizer: Literal["auto", "muon", "adamw", "schedulefree"] = setting(

@@ -13,6 +13,7 @@ from scipy.stats import chi2
 
 from lipscale.calibration.temperature import (
     Temperature,
+    cautious_temperature,
     fit_temperature,
     measure_temperature,
     temperature_p_value,
@@ -141,6 +142,29 @@ def test_the_measured_temperature_is_the_posterior_mean(n, classes, signal):
     assert measure.error >= 0.99 * deviation
     if signal >= 3:  # far from chance
         assert measure.error == pytest.approx(deviation, rel=0.01)
+
+
+@pytest.mark.parametrize(("n", "classes", "signal"), [(5, 2, 3.0), (40, 3, 0.5), (40, 3, 30.0)])
+def test_the_cautious_temperature_has_the_least_expected_log_loss(n, classes, signal):
+    z, y = problem(n, classes, signal=signal)
+    theta, weight = posterior(z, y)
+    mean = weight @ theta
+    deviation = math.sqrt(weight @ (theta - mean) ** 2)
+    expected = sum(w * torch.softmax(math.exp(t) * z, 1) for t, w in zip(theta, weight, strict=True) if w > 1e-9)
+
+    def loss(t):
+        return -float((expected * torch.log_softmax(math.exp(t) * z, 1)).sum())
+
+    best = minimize_scalar(loss, bounds=(mean - 6 * deviation, mean + 6 * deviation), method="bounded").x
+    assert math.log(cautious_temperature(z, y)) == pytest.approx(-best, abs=0.05 * deviation)
+
+
+def test_the_cautious_temperature_knows_chance_and_is_the_measured_one_where_much_is_known():
+    z, y = problem(40, 3, signal=3.0)
+    assert cautious_temperature(-z, y) == math.inf
+    assert cautious_temperature(z, y) > measure_temperature(z, y).value
+    z, y = problem(20_000, 3, signal=3.0)
+    assert cautious_temperature(z, y) == pytest.approx(measure_temperature(z, y).value, rel=0.002)
 
 
 @settings(max_examples=60, deadline=None)

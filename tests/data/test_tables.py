@@ -197,6 +197,49 @@ class TestRawRadii:
                     changed += int((after != classes)[present].sum())
         assert changed > 10
 
+    def test_in_a_long_tail_it_is_the_exact_way_back_and_holds(self):
+        """sinh undoes asinh, as far as the nearer end of [a - r, a + r]; attacked on both sides."""
+        rng = np.random.default_rng(1)
+        columns = (Column("amount", long_tail=True), Column("age"))
+        done = Preprocessing((2,), (0.0,) * 2, "s", (30.0, 50.0), (20.0, 9.0), columns)
+        net = models.mlp(2, (2,), 16)
+        set_lipschitz(net, 2.0)
+        raw = torch.from_numpy(np.stack([rng.lognormal(3.5, 2, 60), rng.normal(50, 9, 60)], 1))
+        certificate = certify(net, encode(raw, done))
+        radii = certificate.radius().double()
+        moves = raw_radii(radii, raw, done)[:, 0]
+        inputs = torch.asinh((raw[:, 0] - 30) / 20)
+        ends = torch.stack([20 * torch.sinh(inputs + side * radii) + 30 for side in (-1, 1)])
+        torch.testing.assert_close(moves, (ends - raw[:, 0]).abs().amin(0), rtol=1e-4, atol=1e-3)
+        for share in np.linspace(-1, 1, 41):
+            moved = raw.clone()
+            moved[:, 0] += share * moves
+            assert ((encode(moved, done) - encode(raw, done)).double().norm(dim=1) <= radii).all()
+            assert torch.equal(certify(net, encode(moved, done)).logits.argmax(1), certificate.logits.argmax(1))
+
+
+class TestLongTails:
+    def test_only_a_column_whose_deviation_tells_of_its_tail_alone_is_squeezed(self, tmp_path):
+        rng = np.random.default_rng(0)
+        columns = (
+            rng.lognormal(3, 1.5, 200),
+            rng.normal(3, 1.5, 200),
+            rng.exponential(5, 200),
+            (np.arange(200) % 40 == 0) * 1,
+        )
+        dataset, done = prepare(load(tmp_path / "t.csv", labelled(*columns), ("amount", "b", "c", "d", "y")))
+        assert [column.long_tail for column in done.columns] == [True, False, False, False]
+        assert done.unit == "standard deviations (long tails are squeezed)"
+        low, middle, high = np.quantile(columns[0], [0.25, 0.5, 0.75])
+        expected = np.arcsinh((columns[0] - middle) * 1.349 / (high - low))
+        np.testing.assert_allclose(dataset.train.inputs[:, 0], expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(dataset.train.inputs[:, 1].std(correction=0), 1, rtol=1e-5)
+
+    def test_a_gap_in_it_is_its_median(self, tmp_path):
+        amounts = [*np.random.default_rng(0).lognormal(3, 1.5, 199).tolist(), ""]
+        dataset, _ = prepare(load(tmp_path / "t.csv", labelled(amounts)))
+        assert dataset.train.inputs[-1].tolist() == [0.0, 1.0]
+
 
 def test_what_earlier_versions_stored_still_loads():
     columns = (Column("a"), Column("kind", ("p", "q")))
@@ -204,6 +247,6 @@ def test_what_earlier_versions_stored_still_loads():
     stored = json.loads(json.dumps({"classes": ["x", "y"], "preprocessing": asdict(now)}))
     del stored["preprocessing"]["column_range"]
     for column in stored["preprocessing"]["columns"]:
-        del column["dates"], column["missing"]
+        del column["dates"], column["missing"], column["long_tail"]
     assert TypeAdapter(StoredData).validate_python(stored).preprocessing == now
     assert as_inputs({"kind": ["q"], "a": [5]}, now).ready.tolist() == [[2.0, 0.0, pytest.approx(0.5**0.5)]]

@@ -114,5 +114,5 @@ def test_odd_widths_and_missing_layers_are_named():
     for make in (models.resnet18, models.convnet, models.patchnet, models.mlp):
         with pytest.raises(UserError, match="even width, got 7"):
             make(width=7)
-    with pytest.raises(UserError, match="at least one hidden layer"):
-        models.mlp(depth=0)
+    with pytest.raises(UserError, match="a number of hidden layers, got depth -1"):
+        models.mlp(depth=-1)

@@ -180,7 +180,7 @@ def test_evaluation_uses_the_runs_own_preprocessing(tmp_path):
     changes = {"epochs": 20, "phase2_epochs": 0, "width": 8, "learning_rate": 0.01}  # enough to beat chance
     quick = Settings(data=str(tmp_path / "t.npz"), **changes, out=tmp_path / "r", device="cpu")
     run = lipscale.train(quick)
-    assert run.settings.batch_size == 128
+    assert run.settings.batch_size == 32
     np.savez(tmp_path / "t.npz", x=100 * x + 7, y=y, x_test=x[:50], y_test=y[:50])  # other training rows today
     assert evaluate_run(run) == run.metrics
     np.savez(tmp_path / "t.npz", x=x[:, :2], y=y)

@@ -7,6 +7,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from lipscale import models
 from lipscale.bounds import get_lipschitz
 from lipscale.calibration import measure_temperature
+from lipscale.calibration.temperature import cautious_temperature
 from lipscale.data import Samples
 from lipscale.errors import StoppedError, UserError
 from lipscale.settings import TrainingSettings
@@ -67,7 +68,7 @@ def test_the_network_sees_all_data_and_t_is_measured_out_of_fold():
     assert sorted(labels.tolist()) == sorted(samples().labels.tolist())
     parts = [predict(t.net, p)[0] for t, p in zip(training.cross_fit.twins, training.cross_fit.parts, strict=True)]
     assert torch.equal(torch.cat(parts), logits)
-    assert result.history[0].temperature == measure_temperature(logits, labels).value
+    assert result.history[0].temperature == cautious_temperature(logits, labels)
 
 
 def test_all_networks_are_held_at_one_constant():

@@ -14,6 +14,7 @@ NEGLIGIBLE = 12.0  # the log density below its largest from which on the rest is
 FARTHEST = 2.5  # between two nodes, in standard deviations
 THINNED = 16  # of many samples every so many say where to begin
 FINE = 32  # points between two nodes
+COARSE = 8  # so many of them together are one point for what is smooth
 TAIL = 0.025
 
 
@@ -47,6 +48,22 @@ def posterior_of(z: Tensor) -> Posterior:
         upper,
         math.sqrt(2 * max(best - density.guessing, 0.0)),
     )
+
+
+def predictive_of(z: Tensor) -> float:
+    """The log beta of the least expected log-loss under the posterior, for z (C, N) relative to the truth.
+
+    E KL(softmax(b z) || softmax(beta z)), with b from the posterior, is least where the softmax is nearest to the mean
+    of softmax(b z), the posterior predictive: where sum_i E_p[z_i] is the same of both. It mostly lies below the
+    posterior mean, since to claim too much costs more than to claim too little, and near it where many samples know
+    beta.
+    """
+    theta, weight = _between(_Density(z).nodes())
+    theta, weight = theta[COARSE // 2 :: COARSE], np.add.reduceat(weight, np.arange(0, len(weight), COARSE))
+    means = [float(((math.exp(t) * z).softmax(0) * z).sum()) for t in theta]
+    wanted = float(weight @ means)
+    # the sum rises with beta: the root lies between its neighbours in `means`, where it is close to linear
+    return float(np.interp(wanted, means, theta))
 
 
 @dataclass(frozen=True)

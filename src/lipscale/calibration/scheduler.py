@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from lipscale.bounds import get_lipschitz, set_lipschitz
 from lipscale.calibration.advice import cannot_steer, poor_resolution
 from lipscale.calibration.feedback import Feedback, PaperFeedback, SteadyFeedback
-from lipscale.calibration.temperature import fit_temperature, measure_temperature
+from lipscale.calibration.temperature import cautious_temperature, fit_temperature, measure_temperature
 from lipscale.errors import UserError
 
 log = logging.getLogger("lipscale")
@@ -116,7 +116,9 @@ class LipschitzScheduler:
         measure = measure_temperature(logits, labels)
         # the paper's T* is the plain minimiser; the error belongs to it just as well
         is_paper = isinstance(self.feedback, PaperFeedback)
-        temperature = fit_temperature(logits, labels) if is_paper else measure.value
+        is_all = bool(self.followers)  # all data steer, because there are few
+        estimate = fit_temperature if is_paper else cautious_temperature if is_all else None
+        temperature = measure.value if estimate is None else estimate(logits, labels)
         size, right = len(labels), int((logits.argmax(1) == labels).sum())
         self.last = CalibrationStep(temperature, measure.error, right / size)
         self._moments_at, before = get_lipschitz(self.net), self.feedback.constant
@@ -127,9 +129,7 @@ class LipschitzScheduler:
         guessed = int(labels.long().bincount().max()) / size
         # a T* of 0 was named, and is not the one that the error belongs to
         self.advice = (
-            None
-            if temperature == 0
-            else poor_resolution(measure, size, right=right, guessed=guessed, is_all=bool(self.followers))
+            None if temperature == 0 else poor_resolution(measure, size, right=right, guessed=guessed, is_all=is_all)
         )
         self._project(constant)
         return constant

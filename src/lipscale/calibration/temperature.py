@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lipscale.calibration.posterior import BLOCK, posterior_of
+from lipscale.calibration.posterior import BLOCK, posterior_of, predictive_of
 from lipscale.errors import UserError
 
 CHANCE_EXCLUDED = 1.96  # how many standard errors must lie between 1 / T and 0 for T to have an upper limit
@@ -92,6 +92,28 @@ def measure_temperature(logits: Tensor, labels: Tensor) -> Temperature:
         size * math.exp(-found.upper),
         size * math.exp(-found.lower) if found.beyond_chance >= CHANCE_EXCLUDED else math.inf,
     )
+
+
+@torch.no_grad()
+def cautious_temperature(logits: Tensor, labels: Tensor) -> float:
+    """The T of the least expected log-loss, given what these samples know: for a T* that few of them decide.
+
+    Args:
+        logits: Of a calibration set, (N, C).
+        labels: Its true classes, (N,).
+
+    Returns:
+        T, mostly above the value of `measure_temperature`; inf where the logits are no better than chance.
+
+    Example:
+        >>> logits, labels = torch.tensor([[2.0, 0.0], [0.0, 1.0], [1.0, 0.0]]), torch.tensor([0, 1, 0])
+        >>> cautious_temperature(logits, labels) > measure_temperature(logits, labels).value
+        True
+    """
+    z, size = _relative_to_the_truth(logits, labels)
+    if size == 0 or float(z.mean()) >= 0:
+        return math.inf
+    return size * math.exp(-predictive_of(z))
 
 
 @torch.no_grad()

@@ -2,8 +2,10 @@
 
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,11 +15,13 @@ from lipscale.errors import UserError
 
 log = logging.getLogger("lipscale")
 
-MIXED = f"{DEVIATIONS} (a change of category counts 1)"
+CATEGORIES_COUNT, TAILS_SQUEEZED = "a change of category counts 1", "long tails are squeezed"
 # one category on: two categories are then a distance of 1 apart, about what a typical number moves
 CATEGORY_ON = math.sqrt(0.5)
 MISSING_ON = 1.0  # a number that goes missing, or comes back, has moved by at least this
-STAND_IN = "the training mean stands in for a number, no category for a category"
+STAND_IN = "the training mean (of a long tail the median) stands in for a number, no category for a category"
+LONG_TAIL = 2.0  # a tail is long where the deviation is so many times what the middle half of the numbers suggests
+NORMAL_QUARTILES = 1.349  # how far the quartiles of a normal distribution are apart, in standard deviations
 ROUNDING = 2.0**-23  # twice the relative error of a number that becomes float32
 CHUNK = 1 << 16
 
@@ -44,26 +48,39 @@ def _measure(dataset: Dataset) -> Preprocessing:
     lacking = [f"{column.name!r} ({count})" for column, count in zip(columns, counts, strict=True) if count]
     if lacking:
         log.warning(f"missing values in {listed(lacking)}: {STAND_IN}; one more input tells of missing numbers")
-    columns = tuple(
-        column if column.categories else replace(column, missing=count > 0)
-        for column, count in zip(columns, counts, strict=True)
-    )
     measured = [
-        (0.0, 1.0, (0.0, len(column.categories) - 1.0))
-        if column.categories
-        else _moments(values, f"column {column.name!r} of {dataset.name}")
+        _measured(column, values, dataset.name, named=bool(dataset.columns))
         for column, values in zip(columns, inputs.unbind(1), strict=True)
     ]
-    means, stds, ranges = zip(*measured, strict=True)
+    columns, means, stds, ranges = zip(*measured, strict=True)
     features = sum(column.features for column in columns)
-    unit = MIXED if any(column.categories for column in columns) else DEVIATIONS
-    named = columns if dataset.columns else ()
-    return Preprocessing((features,), (0.0,) * features, unit, means, stds, named, ranges)
+    return Preprocessing(
+        (features,), (0.0,) * features, _unit(columns), means, stds, columns if dataset.columns else (), ranges
+    )
 
 
-def _moments(values: Tensor, name: str) -> tuple[float, float, tuple[float, float]]:
-    """Mean, standard deviation and range of the numbers that are not missing."""
+def _unit(columns: Sequence[Column]) -> str:
+    """In what radii are told."""
+    notes = [CATEGORIES_COUNT] if any(column.categories for column in columns) else []
+    notes += [TAILS_SQUEEZED] if any(column.long_tail for column in columns) else []
+    return f"{DEVIATIONS} ({', '.join(notes)})" if notes else DEVIATIONS
+
+
+def _measured(
+    column: Column, values: Tensor, source: str, *, named: bool
+) -> tuple[Column, float, float, tuple[float, float]]:
+    """A column with what is known of its training part: what becomes 0, what becomes 1, and the range."""
+    if column.categories:
+        return column, 0.0, 1.0, (0.0, len(column.categories) - 1.0)
     present = values[~values.isnan()].double()
+    mean, std, ends = _moments(present, f"column {column.name!r} of {source}")
+    tail = _tail(present, std) if named else None
+    column = replace(column, missing=len(present) < len(values), long_tail=tail is not None)
+    return column, *(tail or (mean, std)), ends
+
+
+def _moments(present: Tensor, name: str) -> tuple[float, float, tuple[float, float]]:
+    """Mean, standard deviation and range of the numbers that are not missing."""
     if len(present) == 0:
         raise UserError(f"{name} has no value in the training part; leave it out (`drop`)")
     mean, std = float(present.mean()), float(present.std(correction=0))
@@ -73,22 +90,32 @@ def _moments(values: Tensor, name: str) -> tuple[float, float, tuple[float, floa
     return mean, std if std > 0 else 1.0, ends  # a constant column carries nothing and stays at zero
 
 
+def _tail(present: Tensor, std: float) -> tuple[float, float] | None:
+    """Median and spread of a long-tailed column, such as amounts of money, whose deviation tells of the tail alone."""
+    low, median, high = np.quantile(present.numpy(), [0.25, 0.5, 0.75]).tolist()
+    spread = (high - low) / NORMAL_QUARTILES
+    return (median, spread) if 0 < LONG_TAIL * spread < std else None
+
+
 def encode(rows: Tensor, done: Preprocessing) -> Tensor:
     """Raw rows (N, columns) as network inputs (N, F), in float32.
 
-    A number becomes (x - mean) / std, in units of the training column's standard deviation. A category becomes a
-    block of zeros with sqrt(1/2) at its place. What is missing is zero throughout: the mean, or no category; where the
-    training part had missing numbers in a column, one more input is 1 for them and else 0.
+    A number becomes z = (x - mean) / std, in units of the training column's standard deviation; in a column with a long
+    tail asinh(z), with its median and the spread of its middle half, which enlarges no change of z. A category becomes
+    a block of zeros with sqrt(1/2) at its place. What is missing is zero throughout: the mean, or no category; where
+    the training part had missing numbers in a column, one more input is 1 for them and else 0.
     """
     require_memory(4 * len(rows) * done.input_shape[0], f"a table of {len(rows)} rows, its categories spread out,")
     encoded = torch.zeros(len(rows), done.input_shape[0])
     mean, std = torch.tensor([done.column_mean, done.column_std], dtype=torch.float64)
     columns = done.columns or tuple(Column("") for _ in range(rows.shape[1]))
     numbers = [i for i, column in enumerate(columns) if not column.categories]
+    squeezed = torch.tensor([columns[i].long_tail for i in numbers], dtype=torch.bool)
     starts = torch.tensor([0, *(column.features for column in columns)]).cumsum(0)[:-1]
     for first in range(0, len(rows), CHUNK):  # float64 a little at a time
         chunk, target = rows[first : first + CHUNK].double(), encoded[first : first + CHUNK]
         scaled = (chunk[:, numbers] - mean[numbers]) / std[numbers]
+        scaled = torch.where(squeezed, scaled.asinh(), scaled)
         target[:, starts[numbers]] = scaled.nan_to_num(nan=0.0, posinf=math.inf, neginf=-math.inf).float()
         for i, column in enumerate(columns):
             if column.missing:
@@ -112,13 +139,17 @@ def require_numbers(where: str, done: Preprocessing) -> None:
 def raw_radii(radii: Tensor, raw: Tensor, done: Preprocessing) -> Tensor:
     """How far each number of raw rows may move by itself, (N, columns) in its own units, within certified radii (N,).
 
-    A number x is one input z = (x - mean) / std of the network, in float32: a move by d is one of at most
-    (|d| / std) (1 + u) + 2 u |z| there, with u the error of rounding. A missing number or a category has no answer
-    (NaN).
+    A number x is one input a of the network, in float32: a = z = (x - mean) / std, or asinh(z) in a long tail. Within
+    the radius r it may move by d = r (1 - u) - u |a|, with u the error of rounding, and x by std d; in a long tail, by
+    std (sinh |a| - sinh(|a| - d)), towards the middle, where it takes least. A missing number or a category has no
+    answer (NaN).
     """
     mean, std = torch.tensor([done.column_mean, done.column_std], dtype=torch.float64)
+    squeezed = torch.tensor([column.long_tail for column in done.columns] or [False])
     scaled = ((raw.double() - mean) / std).abs()
-    moves = std * (radii.double().unsqueeze(1) * (1 - ROUNDING) - ROUNDING * scaled).clamp(min=0)
+    inputs = torch.where(squeezed, scaled.asinh(), scaled)
+    moves = (radii.double().unsqueeze(1) * (1 - ROUNDING) - ROUNDING * inputs).clamp(min=0)
+    moves = std * torch.where(squeezed, 2 * (inputs - moves / 2).cosh() * (moves / 2).sinh(), moves)
     moves[:, [i for i, column in enumerate(done.columns) if column.categories]] = math.nan
     return moves
 

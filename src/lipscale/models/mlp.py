@@ -21,11 +21,14 @@ def mlp(
     std: Sequence[float] | None = None,
     parts: Parts = LIPSCHITZ,
 ) -> nn.Sequential:
-    """`depth` hidden layers of `width` units on inputs of `input_shape`, (C, H, W) or a number of features."""
-    if width % 2:
+    """`depth` hidden layers of `width` units on inputs of `input_shape`, (C, H, W) or a number of features.
+
+    Without hidden layers it is linear: logistic regression whose weights have a Lipschitz constant.
+    """
+    if width % 2 and depth:
         raise UserError(f"GroupSort2 sorts units in pairs: expected an even width, got {width}")
-    if depth < 1:
-        raise UserError(f"expected at least one hidden layer, got depth {depth}")
+    if depth < 0:
+        raise UserError(f"expected a number of hidden layers, got depth {depth}")
     shape = (input_shape,) if isinstance(input_shape, int) else tuple(input_shape)
     layers: dict[str, nn.Module] = {
         "input": Standardise(mean or [0.0] * shape[0], std),

@@ -15,6 +15,7 @@ from lipscale.attacks.ball import Box
 from lipscale.certificates import prove
 from lipscale.data import Dataset, Preprocessing, Samples
 from lipscale.errors import UserError
+from lipscale.runs.tables import table_batch, table_depth, table_width
 from lipscale.settings import Settings, TrainingSettings, replace
 from lipscale.training.batches import SampleBatches
 from lipscale.training.budget import fit_to_time, seconds_of
@@ -114,20 +115,34 @@ def resolve(settings: Settings, dataset: Dataset, preprocessing: Preprocessing) 
     if settings.method == "list":
         settings = calibrated(settings, count)
     is_split = settings.method == "list" and not settings.cross_fit
-    held_out = round((settings.calibration_fraction or 0) * count) if is_split else 0
+    rows = count - (round((settings.calibration_fraction or 0) * count) if is_split else 0)
     named = settings.data in data.READERS
     paths = {name: path for name in ("data_dir", "test_data") if (path := getattr(settings, name)) is not None}
     return replace(
         settings,
         model=model,
         augmentation=augmentation,
-        batch_size=settings.batch_size or suitable_batch_size(count - held_out, model),
         padding=settings.padding or models.default_padding(settings.layers),
-        depth=models.DEFAULT_DEPTH.get(model) if settings.depth is None else settings.depth,
-        width=settings.width or (models.DEFAULT_WIDTH[model] if settings.minutes is None else None),
+        **(_for_table if model == "mlp" and len(shape) == 1 else _for_images)(settings, dataset, model, rows),
         data=settings.data if named else str(Path(settings.data).expanduser().resolve()),
         **{name: path.expanduser().resolve() for name, path in paths.items()},
     )
+
+
+def _for_images(settings: Settings, dataset: Dataset, model: str, rows: int) -> dict[str, int | None]:
+    """The sizes that suit so many images."""
+    return {
+        "batch_size": settings.batch_size or suitable_batch_size(rows, model),
+        "depth": models.DEFAULT_DEPTH.get(model) if settings.depth is None else settings.depth,
+        "width": settings.width or (models.DEFAULT_WIDTH[model] if settings.minutes is None else None),
+    }
+
+
+def _for_table(settings: Settings, dataset: Dataset, model: str, rows: int) -> dict[str, int | None]:
+    """Likewise, for rows of numbers."""
+    depth = table_depth(dataset.train, len(dataset.classes)) if settings.depth is None else settings.depth
+    width = settings.width or table_width(dataset.input_shape[0])
+    return {"batch_size": settings.batch_size or table_batch(rows), "depth": depth, "width": width}
 
 
 @dataclass(frozen=True)
