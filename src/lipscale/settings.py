@@ -21,6 +21,17 @@ LayersName = Literal[
     "spectral", "bjorck", "cayley", "bcop", "aoc", "soc", "lot", "aol", "sll", "cpl", "bro", "lipnext",
 ]  # fmt: skip
 CONSTRAINED = ("list", "fixed")  # methods that hold a Lipschitz constant; the others train the unconstrained twin
+ObjectiveName = Literal["offset", "tau", "hkr", "annealing", "emma", "cll", "certificate"]
+# what each objective asks for, unless told otherwise; docs/FAMILIES.md has how these were found
+OBJECTIVES: dict[str, dict[str, float]] = {
+    "offset": {"offset": 0.0, "margin": 0.0},
+    "tau": {"tau": 0.5},
+    "hkr": {"margin": 0.25, "alpha": 0.95},
+    "annealing": {"offset": 2.0, "gamma": 5.0},
+    "emma": {"margin": 0.25},
+    "cll": {"margin": 0.25, "slack": 0.1},
+    "certificate": {"gamma": 0.1},
+}
 
 
 def setting(default: Any, description: str, **limits: Any) -> Any:
@@ -138,9 +149,26 @@ class TrainingSettings(StageSettings):
         le=1e6,
         allow_inf_nan=False,
     )
-    offset: NotNegative = setting(0.0, "Margin offset xi of the loss; larger is more robust.")
-    margin: NotNegative = setting(
-        0.0, "The offset as a radius that training asks for, xi = sqrt(2) `margin` L; on top of `offset`."
+    objective: ObjectiveName = setting(
+        "offset",
+        "What a constrained network is trained for: the paper's cross-entropy with an offset, or another way to ask "
+        "for margins (see docs/FAMILIES.md).",
+    )
+    offset: NotNegative | None = setting(
+        None, "Margin offset xi of the loss; larger is more robust. Default 0, of annealing 2."
+    )
+    margin: NotNegative | None = setting(
+        None,
+        "A radius that training asks for: of objective offset xi = sqrt(2) `margin` L, on top of `offset` (default 0); "
+        "also of hkr, emma and cll (0.25).",
+    )
+    tau: Positive | None = setting(None, "Of objective tau: the slope that the loss sees. Default 0.5.")
+    alpha: Share | None = setting(None, "Of objective hkr: the weight of the hinge against the distance. Default 0.95.")
+    gamma: NotNegative | None = setting(
+        None, "Of objective annealing: the exponent (5); of certificate: the margin's weight (0.1)."
+    )
+    slack: Share | None = setting(
+        None, "Of objective cll: the share of its distribution beyond the radius. Default 0.1."
     )
     smoothing: float = setting(0.05, "Of label-smoothing: the share given to all classes.", ge=0, lt=1)
     focal_gamma: NotNegative = setting(3.0, "The exponent gamma of method focal.")
@@ -206,13 +234,29 @@ class TrainingSettings(StageSettings):
     compile: bool = setting(False, "Compile the training network with torch.compile; pays on GPUs.")
     seed: int = setting(0, "Fixes everything that is random.", ge=0)
 
-    @field_validator("lipschitz", "offset", "margin", "phase1_only")
+    @field_validator("offset", "margin", "tau", "alpha", "gamma", "slack")
+    @classmethod
+    def _suits_the_objective(cls, value: float | None, about: ValidationInfo) -> float | None:
+        """An objective has parameters of its own; another's would be ignored in silence."""
+        name, objective = about.field_name or "", about.data.get("objective", "offset")
+        if value and name not in OBJECTIVES[objective]:
+            suitable = " or ".join(key for key, own in OBJECTIVES.items() if name in own)
+            raise ValueError(f"means nothing to objective {objective}: leave it out, or use objective {suitable}")
+        if value == 0 and name == "margin" and objective in ("emma", "cll"):
+            raise ValueError(f"objective {objective} needs a radius above 0")
+        return value
+
+    @field_validator("lipschitz", "objective", "offset", "margin", "phase1_only")
     @classmethod
     def _suits_the_method(cls, value: Any, about: ValidationInfo) -> Any:
         """A constant and a margin in its units mean nothing to a network that no constant holds, nor do phases."""
         method, name = about.data.get("method", "list"), about.field_name or ""
         suitable = ("list",) if name == "phase1_only" else CONSTRAINED
-        harmless = {cls.model_fields[name].default, *({1.0} if name == "lipschitz" else ())}  # L0 = 1 scales nothing
+        # L0 = 1 scales nothing, an offset of 0 moves nothing
+        harmless = {
+            cls.model_fields[name].default,
+            *({"lipschitz": {1.0}, "offset": {0.0}, "margin": {0.0}}.get(name, ())),
+        }
         if method not in suitable and value not in harmless:
             raise ValueError(f"means nothing to method {method}: leave it out, or use {' or '.join(suitable)}")
         return value
@@ -243,6 +287,11 @@ class TrainingSettings(StageSettings):
     def is_constrained(self) -> bool:
         """Whether the method holds a Lipschitz constant."""
         return self.method in CONSTRAINED
+
+    def asked(self, name: str) -> float:
+        """A parameter of the objective: as it was set, or its default."""
+        value: float | None = getattr(self, name)
+        return OBJECTIVES[self.objective].get(name, 0.0) if value is None else value
 
 
 class RunSettings(StageSettings):

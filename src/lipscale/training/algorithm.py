@@ -11,7 +11,6 @@ from lipscale import _processes as processes
 from lipscale.attacks.ball import Box
 from lipscale.bounds import get_lipschitz, set_lipschitz
 from lipscale.calibration import LipschitzScheduler
-from lipscale.losses import offset_cross_entropy, offset_of
 from lipscale.settings import TrainingSettings
 from lipscale.training.batches import Batches
 from lipscale.training.crossfit import CrossFit
@@ -45,7 +44,7 @@ class Training:
         settings = decided(settings, net)
         self.net, self.train, self.calibration, self.settings = net, train, calibration, settings
         self.device, self.class_weights = next(net.parameters()).device, class_weights
-        self.method = method_of(settings, box=box)
+        self.method = method_of(settings, box=box, constant=lambda: get_lipschitz(net))
         self.plan = Plan.of(settings)
         self.optimizer = new_optimizer(net, settings)
         self.scheduler: LipschitzScheduler | None = None
@@ -81,11 +80,8 @@ class Training:
         return logits.float() if reduced else logits
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The method's loss. A margin is a radius, and so an offset that moves with L."""
-        if not self.settings.margin:
-            return self.method.loss(logits, labels, weights=self.class_weights)
-        offset = self.settings.offset + offset_of(self.settings.margin, get_lipschitz(self.net))
-        return offset_cross_entropy(logits, labels, offset=offset, weights=self.class_weights)
+        """The method's loss."""
+        return self.method.loss(logits, labels, weights=self.class_weights)
 
     def weight_of(self, labels: Tensor) -> float | Tensor:
         """What these samples weigh beside others of the same batch: the loss is a mean over the classes' weights."""

@@ -14,7 +14,19 @@ from torch import Tensor, nn
 from lipscale.attacks import confidence_attack, worst_points
 from lipscale.attacks.ball import Box
 from lipscale.layers.evaluation import evaluation_mode
-from lipscale.losses import focal_loss, offset_cross_entropy, scheduled_focal_loss, smoothed_cross_entropy
+from lipscale.losses import (
+    annealed_cross_entropy,
+    certificate_loss,
+    cll_loss,
+    emma_loss,
+    focal_loss,
+    hkr_loss,
+    offset_cross_entropy,
+    offset_of,
+    scheduled_focal_loss,
+    smoothed_cross_entropy,
+    tau_cross_entropy,
+)
 from lipscale.settings import TrainingSettings
 
 
@@ -37,12 +49,14 @@ class Method:
     transform: Transform
 
 
-def method_of(settings: TrainingSettings, *, box: Box | None = None) -> Method:
-    """The method that the settings name; attacked inputs stay in the box."""
+def method_of(
+    settings: TrainingSettings, *, box: Box | None = None, constant: Callable[[], float] = lambda: 1.0
+) -> Method:
+    """The method that the settings name; attacked inputs stay in the box, and `constant` tells L as it moves."""
     within: dict[str, Any] = {"epsilon": settings.attack_epsilon, "steps": settings.attack_steps, "box": box}
     methods: dict[str, Method] = {
-        "list": Method(partial(offset_cross_entropy, offset=settings.offset), as_it_is),
-        "fixed": Method(partial(offset_cross_entropy, offset=settings.offset), as_it_is),
+        "list": Method(partial(objective, settings=settings, constant=constant), as_it_is),
+        "fixed": Method(partial(objective, settings=settings, constant=constant), as_it_is),
         "standard": Method(offset_cross_entropy, as_it_is),
         "label-smoothing": Method(partial(smoothed_cross_entropy, smoothing=settings.smoothing), as_it_is),
         "focal": Method(partial(focal_loss, gamma=settings.focal_gamma), as_it_is),
@@ -51,6 +65,29 @@ def method_of(settings: TrainingSettings, *, box: Box | None = None) -> Method:
         "caat": Method(offset_cross_entropy, partial(miscalibrated_batch, **within)),
     }
     return methods[settings.method]
+
+
+def objective(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    settings: TrainingSettings,
+    constant: Callable[[], float],
+    weights: Tensor | None = None,
+) -> Tensor:
+    """What a network of constant L is trained for. A margin is a radius, and moves with L."""
+    asked, radius = settings.asked, settings.asked("margin")
+    lipschitz = constant() if radius else 1.0  # of no matter to the others, and to read it takes time on a GPU
+    objectives: dict[str, Loss] = {
+        "offset": partial(offset_cross_entropy, offset=asked("offset") + offset_of(radius, lipschitz)),
+        "tau": partial(tau_cross_entropy, tau=asked("tau")),
+        "hkr": partial(hkr_loss, lipschitz=lipschitz, radius=radius, alpha=asked("alpha")),
+        "annealing": partial(annealed_cross_entropy, offset=asked("offset"), gamma=asked("gamma")),
+        "emma": partial(emma_loss, lipschitz=lipschitz, radius=radius),
+        "cll": partial(cll_loss, lipschitz=lipschitz, radius=radius, slack=asked("slack")),
+        "certificate": partial(certificate_loss, gamma=asked("gamma")),
+    }
+    return objectives[settings.objective](logits, labels, weights=weights)
 
 
 def as_it_is(net: nn.Module, inputs: Tensor, labels: Tensor, generator: torch.Generator) -> Tensor:
