@@ -53,8 +53,8 @@ def assert_orthogonal_in_evaluation(net, optimizer, inputs):
         for layer in net:
             if isinstance(layer, OrthoConv2d):
                 # what it does to a 6 x 6 torus, frequency by frequency; a stride makes channels of its phases
-                kernel = nn.functional.pad(layer.weight.double(), (0, 6 - layer.kernel_size) * 2)
-                symbols = torch.fft.fft2(nn.functional.pixel_unshuffle(kernel, layer.stride))
+                kernel = nn.functional.pad(layer.weight.double(), (0, 6 - layer.kernel_size[0]) * 2)
+                symbols = torch.fft.fft2(nn.functional.pixel_unshuffle(kernel, layer.stride[0]))
                 assert (torch.linalg.svdvals(symbols.permute(2, 3, 0, 1)) - 1).abs().max() < 1e-5
             elif isinstance(layer, OrthoLinear):
                 assert (torch.linalg.svdvals(layer.weight) - 1).abs().max() < 1e-5

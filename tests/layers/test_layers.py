@@ -150,7 +150,7 @@ def set_from_reference(ours, peer):
         ours.matrix.copy_(strided.T)
         ours.frames.copy_(frames)
         return
-    stride = ours.stride
+    stride = ours.stride[0]
     moved = torch.einsum("ci,ochw->iohw", square, strided.view(-1, len(square), stride, stride))
     ours.matrix.copy_(moved.permute(0, 2, 3, 1).reshape(ours.matrix.shape))
     ours.frames.copy_(square.T @ frames)

@@ -16,7 +16,7 @@ from lipscale.layers import (
     OrthoLinear,
     polar_factor,
 )
-from lipscale.layers.kernel import compose
+from lipscale.layers.kernel import HEIGHT, WIDTH, compose
 from lipscale.layers.orthogonal import exact_orthonormal, orthonormal
 
 
@@ -66,7 +66,10 @@ def test_handwritten_gradients_equal_numerical_ones_and_plain_operations():
     block_of_one.sigma.fill_(1.7)
     centering = BatchCentering(3).double().train()
     cases = {
-        "kernel": (compose, (number(4, 2, 1, 3), number(2, 4, 2))),
+        "kernel": (
+            lambda kernel, frames: compose(kernel, frames, (HEIGHT, WIDTH)),
+            (number(4, 2, 1, 3), number(2, 4, 2)),
+        ),
         "sort": (GroupSort2(), (number(2, 4, 3),)),
         "fold": (HalfAbs(), (number(2, 4, 3),)),
         "centering": (

@@ -16,6 +16,7 @@ from lipscale.layers import (
     Standardise,
     evaluation_mode,
 )
+from lipscale.layers.reference import PeerKernel
 from lipscale.models import resnet18
 
 
@@ -76,10 +77,20 @@ def test_input_layers():
 
 
 def test_impossible_convolutions_are_named():
-    with pytest.raises(UserError, match="stride <= kernel_size"):
-        OrthoConv2d(2, 2, 1, stride=2)
+    with pytest.raises(UserError, match="leave 2 inputs, too few for 3 orthogonal outputs"):
+        OrthoConv2d(2, 3, 1, stride=2)
     with pytest.raises(UserError, match="at least 2 channels"):
         OrthoConv2d(1, 1, 3)
+    with pytest.raises(UserError, match="at least 2 channels"):
+        OrthoConv2d(8, 8, 3, groups=8)
+    with pytest.raises(UserError, match="3 equal groups"):
+        OrthoConv2d(8, 9, 3, groups=3)
+    with pytest.raises(UserError, match="PeerKernel makes square kernels alone"):
+        OrthoConv2d(4, 4, (3, 1), source=PeerKernel)
+    with pytest.raises(UserError, match="at stride 1 'same'"):
+        OrthoConv2d(4, 4, 3, stride=2, padding="same")
+    with pytest.raises(UserError, match="more outputs than inputs"):
+        OrthoConv2d(4, 4, 3, padding=2, padding_mode="circular")
 
 
 def test_torch_func_and_channels_last_see_the_same_network():

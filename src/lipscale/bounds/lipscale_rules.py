@@ -6,7 +6,7 @@ from dataclasses import replace
 from torch import nn
 
 from lipscale import layers
-from lipscale.bounds.torch_rules import linear_bound, one
+from lipscale.bounds.torch_rules import linear_bound, one, transposed_bound
 from lipscale.bounds.walk import RULES, Rule, Walk, on_images
 from lipscale.layers.norms import Geometry, norm_of
 
@@ -26,13 +26,14 @@ def residual_bound(block: layers.ConvexResidual, bound: Walk) -> float:
 
 def ortho_geometry(layer: layers.OrthoConv2d, bound: Walk) -> Geometry:
     """As with zero padding, also where it is circular: the layer refuses the sizes on which that is not circulant."""
-    shape, pads = bound.shape(layer), (layer.padding, layer.padding)
-    extent, stride = (layer.kernel_size, layer.kernel_size), (layer.stride, layer.stride)
-    return Geometry(extent, stride, padding=(pads, pads), size=shape and shape[1:])
+    shape = bound.shape(layer)
+    height, width = ((k - 1) * d + 1 for k, d in zip(layer.kernel_size, layer.dilation, strict=True))
+    pads = (layer.pads[0], layer.pads[1])
+    return Geometry((height, width), layer.stride, layer.dilation, layer.groups, pads, size=shape and shape[1:])
 
 
 def ortho_conv_bound(layer: layers.OrthoConv2d, bound: Walk) -> float:
-    """A square, orthogonal convolution; where it wraps around, it is no part of a larger torus."""
+    """An orthogonal convolution; where it wraps around, it is no part of a larger torus."""
     where = ortho_geometry(layer, bound)
     return norm_of(layer.weight, where if layer.padding_mode == "zeros" else replace(where, size=None))
 
@@ -44,6 +45,7 @@ OURS: dict[type[nn.Module], Rule] = {
     layers.Concatenate: lambda block, bound: math.hypot(*(bound(branch) for branch in block)),
     layers.MirrorAverage: on_images(lambda block, bound: bound(block.net)),
     layers.OrthoConv2d: on_images(ortho_conv_bound),
+    layers.OrthoConvTranspose2d: on_images(transposed_bound),
     layers.OrthoLinear: linear_bound,
     layers.Standardise: lambda layer, bound: 1 / float(layer.std.double().abs().min()),
     layers.Scale: lambda layer, bound: abs(float(layer.factor)),

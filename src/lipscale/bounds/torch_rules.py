@@ -23,6 +23,11 @@ def conv_bound(layer: Any, bound: Walk) -> float:
     return norm_of(weight if weight.ndim == 4 else weight.unsqueeze(2), geometry(layer, bound))
 
 
+def transposed_bound(layer: Any, bound: Walk) -> float:
+    """The adjoint of a convolution, cropped: its norm on the unbounded grid is at least as large."""
+    return conv_norm(layer.weight, stride=layer.stride, dilation=layer.dilation, groups=layer.groups)
+
+
 def geometry(layer: Any, bound: Walk) -> Geometry:
     """The geometry of a convolution, as of a 2-d one."""
     shape, flat = bound.shape(layer), layer._reversed_padding_repeated_twice  # the last axis first, as F.pad wants it
@@ -121,6 +126,7 @@ TABLE: dict[type[nn.Module], Rule] = {
     nn.Linear: linear_bound,
     nn.Conv1d: conv_bound,
     nn.Conv2d: conv_bound,
+    nn.ConvTranspose2d: on_images(transposed_bound),
     nn.BatchNorm1d: batch_norm_bound,
     nn.BatchNorm2d: batch_norm_bound,
     nn.MaxPool2d: on_images(max_pool_bound),

@@ -149,7 +149,7 @@ def _pixels(module: nn.Module, walk: Walk) -> float:
 
 def _bias(layer: Any) -> float:
     """The norm of the bias in use."""
-    bias = layer.scaled_bias() if isinstance(layer, layers.OrthoLinear | layers.OrthoConv2d) else layer.bias
+    bias = layer.scaled_bias() if isinstance(layer, layers.ScaledLayer) else layer.bias
     return 0.0 if bias is None else float(bias.detach().double().norm())
 
 
@@ -210,6 +210,21 @@ def _bias_on_pixels(layer: Any, walk: Walk) -> float:
         return 0.0 if bias is None else math.inf
     places = shape[:-1] if layer.weight.ndim == 2 else shape[1:]
     return float(bias.detach().double().norm()) * math.sqrt(math.prod(places))
+
+
+def _transposed(layer: Any, walk: Walk, unit: float) -> Layer:
+    """As many terms an output as inputs and taps can reach it; |K^T| is as large as |K|."""
+    weight, shape = layer.weight.detach().double().abs(), walk.shape(layer)
+    kernels = dilated(weight, layer.dilation).chunk(layer.groups)
+    largest = max(matrix_norm(split_phases(kernel, layer.stride).sum((2, 3))) for kernel in kernels)
+    outputs = math.inf
+    if shape is not None:
+        sizes = (shape[1:], layer.stride, layer.padding, layer.dilation, layer.kernel_size, layer.output_padding)
+        axes = zip(*sizes, strict=True)
+        outputs = math.prod((n - 1) * s - 2 * p + d * (k - 1) + extra + 1 for n, s, p, d, k, extra in axes)
+    terms = weight.numel() // (weight.shape[1] * layer.groups)
+    bias, error = _bias(layer) * math.sqrt(outputs) if _bias(layer) else 0.0, gamma(terms + 2, unit)
+    return Layer(walk(layer), bias, error * largest, error * bias)
 
 
 def _shift(layer: layers.Shift, walk: Walk, unit: float) -> Layer:
@@ -275,6 +290,7 @@ RULES: dict[type[nn.Module], Rule] = {
     **dict.fromkeys((layers.Potential, layers.PlainPotential), _potential),
     **dict.fromkeys((layers.Exponential, layers.PlainExponential), _exponential),
     **dict.fromkeys((layers.CircularConv2d, layers.PlainCircular), _circular),
+    **dict.fromkeys((nn.ConvTranspose2d, layers.OrthoConvTranspose2d), _transposed),
     layers.BatchCentering: _centering,
     layers.Shift: _shift,
     layers.Standardise: _standardise,

@@ -4,7 +4,7 @@ from lipscale.layers.activation import GroupSort2, HalfAbs
 from lipscale.layers.affine import PadToMultiple, Scale, Shift, Standardise
 from lipscale.layers.centering import BatchCentering, batch_means, estimate_means
 from lipscale.layers.circular import CircularConv2d, PlainCircular
-from lipscale.layers.conv import OrthoConv2d
+from lipscale.layers.conv import OrthoConv2d, OrthoConvTranspose2d
 from lipscale.layers.evaluation import evaluation_mode
 from lipscale.layers.linear import OrthoLinear
 from lipscale.layers.mirror import MirrorAverage, mirrored
@@ -28,6 +28,7 @@ __all__ = [
     "L2NormPool2d",
     "MirrorAverage",
     "OrthoConv2d",
+    "OrthoConvTranspose2d",
     "OrthoLinear",
     "PadToMultiple",
     "Patches",

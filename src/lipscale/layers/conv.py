@@ -1,120 +1,164 @@
-"""The scaled orthogonal convolution, and where its kernel comes from."""
+"""The scaled orthogonal convolution and its transpose, with the arguments of torch's own."""
 
+import math
 from collections.abc import Callable
-from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lipscale.errors import UserError
-from lipscale.layers.kernel import HEIGHT, WIDTH, compose
-from lipscale.layers.orthogonal import exact_orthonormal, orthonormal, random_frame
+from lipscale.layers.projectors import GroupedKernel, Pair, ProjectorKernel, Size, as_pair
 from lipscale.layers.scale import ScaledLayer, UnitWeight
 
 PaddingMode = Literal["zeros", "circular"]
+# channels in and out, kernel size and stride, as integers where they are square
+KernelSource = Callable[[int, int, Any, Any], UnitWeight]
 
-# the sizes at which a step of Adam moves a kernel about as far as it moves the peer's, or farther
-MATRIX_SIZE, FRAME_SIZE = 0.25, 0.5
 
+def unit_kernel(
+    source: KernelSource, channels: Pair, kernel: Pair, stride: Pair, dilation: Pair, groups: int
+) -> UnitWeight:
+    """Where the kernel of such a convolution, from the first to the second number of channels, comes from.
 
-class ProjectorKernel(UnitWeight):
-    """Kernels that are orthogonal on every grid: an orthonormal matrix, widened by projectors.
-
-    The matrix is a convolution whose kernel is as large as its stride; each pair of projectors makes it one tap wider
-    in height and width. This is the family of orthogonium's adaptive orthogonal convolution (BCOP, RKO and their
-    composition), with its redundant factors left out. Its raw parameters are frames that need not be orthonormal: only
-    what Gram-Schmidt makes of them counts, so weight decay and averages of them do no harm.
+    Dilation by d permutes the pixels between two strides, up to the common factor of d and the stride. That factor is
+    a plain subsampling in front, as is what a stride larger than the kernel leaves out: the kernel is that of the rest.
     """
-
-    frames: nn.Parameter | None
-    embedding: nn.Parameter | None
-
-    def __init__(self, in_channels: int, out_channels: int, kernel_size: int, stride: int) -> None:
-        super().__init__()
-        self.stride, self.widening = stride, kernel_size - stride
-        # projectors act on the outputs where these are more, else on the inputs, in front of the stride
-        self.on_outputs = stride == 1 and out_channels >= in_channels
-        channels, others = (out_channels, in_channels) if self.on_outputs else (in_channels, out_channels)
-        if stride > 1 and self.widening:
-            channels = max(channels, others // stride**2)
-        self.matrix = random_frame(channels * stride**2, others, size=MATRIX_SIZE)
-        has_projectors = self.widening > 0 and channels > 1
-        self.frames = (
-            random_frame(2 * self.widening, channels, channels // 2, size=FRAME_SIZE) if has_projectors else None
+    if min(*channels, *kernel, *stride, *dilation, groups) < 1:
+        raise UserError(
+            f"expected channels, sizes and groups of at least 1, got {(channels, kernel, stride, dilation)}"
         )
-        # more outputs than the stride makes of the inputs: those are embedded into as many channels as fill them
-        self.embedding = (
-            random_frame(channels, in_channels, size=MATRIX_SIZE)
-            if not self.on_outputs and channels > in_channels
-            else None
+    if channels[0] % groups or channels[1] % groups:
+        raise UserError(f"expected channels in {groups} equal groups, got {channels[0]} and {channels[1]}")
+    inputs, outputs = channels[0] // groups, channels[1] // groups
+    rest = [min(k, s // math.gcd(s, d)) for k, s, d in zip(kernel, stride, dilation, strict=True)]
+    if tuple(rest) != stride and outputs > inputs * math.prod(rest):
+        raise UserError(
+            f"kernel {kernel}, stride {stride} and dilation {dilation} leave {inputs * math.prod(rest)} inputs, too "
+            f"few for {outputs} orthogonal outputs: use a kernel as large as its stride, without dilation"
         )
-
-    def unit(self, *, reduced: bool = False) -> Tensor:
-        """The kernel from Gram-Schmidt frames in the parameters' own precision."""
-        return self._kernel(partial(orthonormal, reduced=reduced and self.frames is None))
-
-    def exact_unit(self) -> Tensor:
-        """The kernel from exact Gram-Schmidt frames in float64."""
-        return self._kernel(exact_orthonormal)
-
-    def _kernel(self, frame: Callable[[Tensor], Tensor]) -> Tensor:
-        stride, others = self.stride, self.matrix.shape[1]
-        kernel = frame(self.matrix).reshape(-1, stride, stride, others)
-        if self.frames is not None:
-            kernel = compose(kernel, frame(self.frames), first=WIDTH if stride == 1 else HEIGHT)  # as the peer does
-        elif self.widening:  # a single channel has no projectors but 0 and 1: all it can do is shift
-            kernel = F.pad(kernel, (0, 0, *[self.widening // 2, self.widening - self.widening // 2] * 2))
-        if self.embedding is not None:
-            kernel = (frame(self.embedding).mT @ kernel.flatten(1)).view(-1, *kernel.shape[1:])
-        order = (0, 3, 1, 2) if self.on_outputs else (3, 0, 1, 2)
-        return kernel.permute(order).contiguous()  # (out_channels, in_channels, k, k)
+    if list(kernel) != rest and max(inputs, outputs) < 2:
+        raise UserError("an orthogonal convolution larger than 1 x 1 needs at least 2 channels on one side of a group")
+    square = kernel[0] == kernel[1] and rest[0] == rest[1]
+    if not square and source is not ProjectorKernel:
+        raise UserError(f"{getattr(source, '__name__', source)} makes square kernels alone, ProjectorKernel any")
+    sizes = (kernel[0], rest[0]) if square else (kernel, rest)
+    made = [source(inputs, outputs, *sizes) for _ in range(groups)]
+    return made[0] if groups == 1 else GroupedKernel(made)
 
 
 class OrthoConv2d(ScaledLayer):
     """y = sigma * (K * x) + scale * b with K orthogonal on every grid (the paper's AdaptiveOrthoConv2d).
 
-    Zero padding keeps the norm at 1 for every input size; what it gives up is isometry at the border. Circular padding
-    keeps that too, but not on odd sizes at stride 2, which it therefore refuses. `source` makes the kernel: ours, or
-    the reference (`lipscale.layers.reference.PeerKernel`).
+    It stands in for torch.nn.Conv2d, with one default of its own: `padding` keeps the size of the image (of an odd
+    kernel at stride 1). Zero padding keeps the norm at 1 for every input size; what it gives up is isometry at the
+    border. Circular padding keeps that too, but not on odd sizes at stride 2, which it therefore refuses. `source`
+    makes the kernel: ours, or the reference (`lipscale.layers.reference.PeerKernel`).
     """
 
     def __init__(
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: int,
-        *,
-        stride: int = 1,
+        kernel_size: Size,
+        stride: Size = 1,
+        padding: Size | Literal["same", "valid"] | None = None,
+        dilation: Size = 1,
+        groups: int = 1,
         bias: bool = True,
         padding_mode: PaddingMode = "zeros",
-        source: Callable[[int, int, int, int], UnitWeight] = ProjectorKernel,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        source: KernelSource = ProjectorKernel,
     ) -> None:
-        if stride > kernel_size:
-            raise UserError(f"expected stride <= kernel_size, got stride {stride}, kernel_size {kernel_size}")
-        if kernel_size > stride and max(in_channels, out_channels) < 2:
-            raise UserError("an orthogonal convolution larger than 1 x 1 needs at least 2 channels on one side")
         if padding_mode not in ("zeros", "circular"):
             raise UserError(f"padding_mode {padding_mode!r} would expand distances: use 'zeros' or 'circular'")
-        super().__init__(source(in_channels, out_channels, kernel_size, stride), out_channels, bias=bias)
-        self.in_channels, self.out_channels = in_channels, out_channels
-        self.kernel_size, self.stride = kernel_size, stride
-        self.padding, self.padding_mode = (kernel_size - 1) // 2, padding_mode
+        kernel, steps, holes = as_pair(kernel_size), as_pair(stride), as_pair(dilation)
+        channels = (in_channels, out_channels)
+        super().__init__(unit_kernel(source, channels, kernel, steps, holes, groups), out_channels, bias=bias)
+        self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
+        self.kernel_size, self.stride, self.dilation = kernel, steps, holes
+        reach = [d * (k - 1) for k, d in zip(kernel, holes, strict=True)]
+        self.padding: str | Pair
+        if isinstance(padding, str):
+            if padding not in ("same", "valid") or (padding == "same" and steps != (1, 1)):
+                raise UserError(f"padding {padding!r}: expected numbers, 'valid', or at stride 1 'same'")
+            self.padding = padding
+            self.pads = [(r // 2, r - r // 2) if padding == "same" else (0, 0) for r in reach]
+        else:
+            self.padding = (reach[0] // 2, reach[1] // 2) if padding is None else as_pair(padding)
+            self.pads = [(p, p) for p in self.padding]
+        self.padding_mode = padding_mode
+        if padding_mode == "circular" and any(sum(p) > r for p, r in zip(self.pads, reach, strict=True)):
+            raise UserError(
+                f"circular padding {self.padding} would give more outputs than inputs: at most {reach} in all"
+            )
+        self.to(device=device, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, in_channels, H, W) -> (B, out_channels, H', W'); for odd kernels H' = ceil(H / stride)."""
-        padding = self.padding
-        if padding and self.padding_mode == "circular":
-            if x.shape[-2] % self.stride or x.shape[-1] % self.stride:
+        (top, bottom), (left, right) = self.pads
+        padding = (top, left)
+        if self.padding_mode == "circular" and any((top, bottom, left, right)):
+            if x.shape[-2] % self.stride[0] or x.shape[-1] % self.stride[1]:
                 raise UserError(
                     f"circular padding at stride {self.stride} would expand distances on inputs of "
                     f"{x.shape[-2]} x {x.shape[-1]}: pad them to a multiple of it (PadToMultiple), or use zeros"
                 )
-            x, padding = F.pad(x, [padding] * 4, mode="circular"), 0
-        return F.conv2d(x, self.weight, self.scaled_bias(), stride=self.stride, padding=padding)
+            x, padding = F.pad(x, (left, right, top, bottom), mode="circular"), (0, 0)
+        elif top != bottom or left != right:
+            x, padding = F.pad(x, (left, right, top, bottom)), (0, 0)
+        return F.conv2d(x, self.weight, self.scaled_bias(), self.stride, padding, self.dilation, self.groups)
 
     def extra_repr(self) -> str:
         """The shape, for print(net)."""
-        shape = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"
-        mode = "" if self.padding_mode == "zeros" else f", padding_mode={self.padding_mode!r}"
-        return f"{shape}, stride={self.stride}, bias={self.bias is not None}{mode}"
+        return _told(self, "kernel_size", "stride", "padding", "dilation", "groups", "padding_mode")
+
+
+class OrthoConvTranspose2d(ScaledLayer):
+    """y = sigma * (K^T x) + scale * b: the transpose of an orthogonal convolution, as torch.nn.ConvTranspose2d has it.
+
+    It widens images, and expands no more than the convolution does; `padding` crops the result.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size,
+        stride: Size = 1,
+        padding: Size = 0,
+        output_padding: Size = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: Size = 1,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        source: KernelSource = ProjectorKernel,
+    ) -> None:
+        kernel, steps, holes = as_pair(kernel_size), as_pair(stride), as_pair(dilation)
+        channels = (out_channels, in_channels)
+        super().__init__(unit_kernel(source, channels, kernel, steps, holes, groups), out_channels, bias=bias)
+        self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
+        self.kernel_size, self.stride, self.dilation = kernel, steps, holes
+        self.padding, self.output_padding, self.padding_mode = as_pair(padding), as_pair(output_padding), "zeros"
+        self.to(device=device, dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, in_channels, H, W) -> (B, out_channels, H', W'); H' = H stride for a kernel as large as its stride."""
+        shape = (self.stride, self.padding, self.output_padding, self.groups, self.dilation)
+        return F.conv_transpose2d(x, self.weight, self.scaled_bias(), *shape)
+
+    def extra_repr(self) -> str:
+        """The shape, for print(net)."""
+        return _told(self, "kernel_size", "stride", "padding", "output_padding", "dilation", "groups")
+
+
+def _told(layer: nn.Module, *names: str) -> str:
+    """What tells a convolution from the simplest one."""
+    usual = {"output_padding": (0, 0), "dilation": (1, 1), "groups": 1, "padding_mode": "zeros"}
+    told = [f"{name}={value!r}" for name in names if (value := getattr(layer, name)) != usual.get(name)]
+    return f"{layer.in_channels}, {layer.out_channels}, {', '.join(told)}, bias={layer.bias is not None}"

@@ -1,5 +1,6 @@
 """Orthogonal kernels composed of projectors: block convolutions of rank c / 2, each one product with a tall frame."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -11,14 +12,14 @@ from lipscale.layers.tracing import is_traced
 HEIGHT, WIDTH = 1, 2  # the axes of a kernel as it is composed: (channels, height, width, others)
 
 
-def compose(kernel: Tensor, frames: Tensor, *, first: int = HEIGHT) -> Tensor:
-    """Widen a kernel (c, h, w, m) by one tap a frame (c, r), in height and width by turns; orthogonality is kept.
+def compose(kernel: Tensor, frames: Tensor, axes: Iterable[int]) -> Tensor:
+    """Widen a kernel (c, h, w, m) by one tap a frame (c, r), each along its axis; orthogonality is kept.
 
     A frame Q gives the projector P = Q Q^T and the orthogonal convolution with the two taps P and I - P (BCOP). P is
     never formed: all taps of the kernel go through Q^T and Q in one product each.
     """
-    for i, frame in enumerate(frames):
-        kernel = _widen(kernel, frame, first if i % 2 == 0 else HEIGHT + WIDTH - first)
+    for frame, axis in zip(frames, axes, strict=True):
+        kernel = _widen(kernel, frame, axis)
     return kernel
 
 

@@ -17,6 +17,7 @@ from lipscale.layers import (
     Exponential,
     MirrorAverage,
     OrthoConv2d,
+    OrthoConvTranspose2d,
     OrthoLinear,
     PlainCircular,
     PlainExponential,
@@ -68,9 +69,15 @@ def plain_copy(module: nn.Module) -> nn.Module:
             module.kernel_size,
             module.stride,
             module.padding,
+            module.dilation,
+            module.groups,
             padding_mode=module.padding_mode,
         )
         return _filled(conv, module.weight, module.scaled_bias())
+    if isinstance(module, OrthoConvTranspose2d) and kind is OrthoConvTranspose2d:
+        shape = (module.kernel_size, module.stride, module.padding, module.output_padding, module.groups)
+        transposed = nn.ConvTranspose2d(module.in_channels, module.out_channels, *shape, dilation=module.dilation)
+        return _filled(transposed, module.weight, module.scaled_bias())
     if isinstance(module, OrthoLinear) and kind is OrthoLinear:
         linear = nn.Linear(module.in_features, module.out_features)
         return _filled(linear, module.weight, module.scaled_bias())
@@ -111,7 +118,7 @@ def _sequence(net: nn.Sequential) -> nn.Sequential:
     return sequence
 
 
-def _filled(layer: nn.Conv2d | nn.Linear, weight: Tensor, bias: Tensor | None) -> nn.Module:
+def _filled(layer: nn.Conv2d | nn.ConvTranspose2d | nn.Linear, weight: Tensor, bias: Tensor | None) -> nn.Module:
     layer.to(device=weight.device, dtype=weight.dtype)
     layer.weight.copy_(weight)
     assert layer.bias is not None
