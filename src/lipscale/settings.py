@@ -25,8 +25,8 @@ ObjectiveName = Literal["offset", "tau", "hkr", "annealing", "emma", "cll", "cer
 # what each objective asks for, unless told otherwise; docs/FAMILIES.md has how these were found
 OBJECTIVES: dict[str, dict[str, float]] = {
     "offset": {"offset": 0.0, "margin": 0.0},
-    "tau": {"tau": 0.5},
-    "hkr": {"margin": 0.25, "alpha": 0.95},
+    "tau": {"tau": 0.7},
+    "hkr": {"margin": 0.5, "alpha": 0.95},
     "annealing": {"offset": 2.0, "gamma": 5.0},
     "emma": {"margin": 0.25},
     "cll": {"margin": 0.25, "slack": 0.1},
@@ -160,9 +160,9 @@ class TrainingSettings(StageSettings):
     margin: NotNegative | None = setting(
         None,
         "A radius that training asks for: of objective offset xi = sqrt(2) `margin` L, on top of `offset` (default 0); "
-        "also of hkr, emma and cll (0.25).",
+        "also of hkr (0.5), emma and cll (0.25).",
     )
-    tau: Positive | None = setting(None, "Of objective tau: the slope that the loss sees. Default 0.5.")
+    tau: Positive | None = setting(None, "Of objective tau: the slope that the loss sees. Default 0.7.")
     alpha: Share | None = setting(None, "Of objective hkr: the weight of the hinge against the distance. Default 0.95.")
     gamma: NotNegative | None = setting(
         None, "Of objective annealing: the exponent (5); of certificate: the margin's weight (0.1)."

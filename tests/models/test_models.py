@@ -38,7 +38,7 @@ def test_every_block_is_the_papers():
         if i in (2, 4, 6):
             unshuffle, conv = block.skip
             assert isinstance(unshuffle, nn.PixelUnshuffle)
-            assert conv.kernel_size == 1
+            assert conv.kernel_size == (1, 1)
         else:
             assert isinstance(block.skip, nn.Identity)
 
