@@ -78,7 +78,7 @@ class Family:
     def _require_possible(self, asked: Conv) -> None:
         is_larger = asked.kernel_size > (1 if self.sees_patches else asked.stride)
         if asked.groups != 1:
-            self.refuse(asked, "no family has groups")
+            self.refuse(asked, "no model has groups (lipscale.layers.OrthoConv2d does)")
         if asked.padding_mode not in self.paddings and is_larger:
             self.refuse(asked, f"it knows padding {' and '.join(self.paddings)} only", nearest="aoc")
         if asked.stride > asked.kernel_size and not self.sees_patches:
