@@ -1,8 +1,9 @@
-"""The reader's share of a training step: a folder of JPEGs and the small convnet.
+"""Whether data on disk keep a training step busy: images a CPU-second of the stream alone, and of the step.
 
     python -m benchmarks.reading [PICTURES]
 
-Prints the time to decode the folder once and, for pictures in memory and on disk, how long a step waits for its batch.
+A folder of JPEGs, decoded to memory or to disk, and .npz and Parquet shards of the same pictures; batches of 128 with
+crops and mirror images, and the small convnet. CPU-seconds, since cores may be shared: to wait for a disk costs none.
 """
 
 import io
@@ -13,21 +14,24 @@ from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from PIL import Image
 
-from lipscale.data import load_dataset, prepare
+from lipscale.data import DataSettings, prepare, read_dataset
 from lipscale.data.batches import epoch_batches
 from lipscale.losses import offset_cross_entropy
 from lipscale.models import convnet
 
 SIZE = (160, 120)
 DISTINCT = 200  # different pictures; each is written under many names
+SHARDS = 8
 STEPS = 10
 BATCH = 128
 
 
-def write_folder(folder: Path, count: int) -> None:
+def encoded_pictures() -> list[bytes]:
     rng = np.random.default_rng(0)
     encoded = []
     for _ in range(DISTINCT):
@@ -35,44 +39,66 @@ def write_folder(folder: Path, count: int) -> None:
         out = io.BytesIO()
         Image.fromarray(noise).resize(SIZE, Image.Resampling.BICUBIC).save(out, "JPEG", quality=85)
         encoded.append(out.getvalue())
+    return encoded
+
+
+def write_all(room: Path, count: int) -> dict[str, DataSettings]:
+    """The same pictures as a folder, as .npz files and as Parquet files."""
+    encoded, rng = encoded_pictures(), np.random.default_rng(0)
     for i in range(count):
-        path = folder / f"class{i % 10}" / f"{i}.jpg"
+        path = room / "folder" / f"class{i % 10}" / f"{i}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(encoded[i % DISTINCT])
+    for name in ("npz", "parquet"):
+        (room / name).mkdir()
+    for shard in np.array_split(np.arange(count), SHARDS):
+        x = rng.integers(0, 256, (len(shard), 3, 64, 64), dtype=np.uint8)
+        np.savez(room / "npz" / f"{shard[0]}.npz", x=x, y=shard % 10)
+        cells = pa.table({"image": [{"bytes": encoded[i % DISTINCT]} for i in shard], "label": shard % 10})
+        pq.write_table(cells, room / "parquet" / f"{shard[0]}.parquet")
+    labels = {"folder": None, "npz": None, "parquet": "label"}
+    return {name: DataSettings(data=str(room / name), label=label, image_size=64) for name, label in labels.items()}
 
 
-def share_of_reading(folder: Path) -> tuple[float, float, float]:
-    """Seconds to decode the folder, and mean seconds of a step's wait for its batch and of the whole step."""
-    start = time.perf_counter()
-    dataset, preprocessing = prepare(load_dataset(str(folder)))
-    decoding = time.perf_counter() - start
+def measure(settings: DataSettings) -> tuple[float, float, float]:
+    """CPU-seconds to begin with, and for a batch: of the stream alone, and of the whole step."""
+    start = time.process_time()
+    dataset, preprocessing = prepare(read_dataset(settings))
+    beginning = time.process_time() - start
     net = convnet(10, 3, mean=preprocessing.mean)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    batches = epoch_batches(dataset.train, BATCH, augmentation="crop+flip", seed=0, stream=("train",))
-    waits, steps = [], []
-    for _ in range(STEPS):
-        start = time.perf_counter()
-        inputs, labels = next(batches)
-        waits.append(time.perf_counter() - start)
+
+    def batches():
+        return epoch_batches(dataset.train, BATCH, augmentation="crop+flip", seed=0, stream=("train",))
+
+    start = time.process_time()
+    drawn = sum(1 for _ in batches())
+    stream = (time.process_time() - start) / drawn
+    some = batches()
+    next(some)
+    start = time.process_time()
+    for _, (inputs, labels) in zip(range(STEPS), some, strict=False):
         optimizer.zero_grad()
         offset_cross_entropy(net(inputs), labels).backward()
         optimizer.step()
-        steps.append(time.perf_counter() - start)
-    batches.close()
-    return decoding, float(np.mean(waits[2:])), float(np.mean(steps[2:]))
+    step = (time.process_time() - start) / STEPS
+    some.close()
+    return beginning, stream, step
 
 
 def main() -> None:
+    torch.set_num_threads(1)
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 20_000
     with tempfile.TemporaryDirectory() as room:
-        write_folder(Path(room), count)
-        for where, memory in (("in memory", 1 << 62), ("on disk", 0)):
+        sets = write_all(Path(room), count)
+        for name, where, memory in (
+            ("folder", "in memory", 1 << 62), ("folder", "on disk", 0), ("npz", "on disk", 0), ("parquet", "on disk", 0)
+        ):  # fmt: skip
             with patch("lipscale.data.pictures.available_memory", lambda memory=memory: memory):
-                decoding, wait, step = share_of_reading(Path(room))
+                beginning, stream, step = measure(sets[name])
             print(
-                f"{count} JPEGs of {SIZE[0]}x{SIZE[1]}, {where}: decoded once in {decoding:.1f} s "
-                f"({1000 * decoding / count:.2f} ms each); a step takes {1000 * step:.0f} ms, of which it waits "
-                f"{1000 * wait:.1f} ms for its batch ({wait / step:.1%})",
+                f"{count} pictures, {name}, {where}: {beginning:.1f} CPU-s to begin with; the stream gives "
+                f"{BATCH / stream:.0f} images a CPU-second, the step takes {BATCH / step:.0f}: {stream / step:.1%}",
                 flush=True,
             )
 

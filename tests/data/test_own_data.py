@@ -17,7 +17,7 @@ from lipscale.data import Column, DataSettings, prepare, read_dataset
 from lipscale.data.batches import epoch_batches
 from lipscale.data.pictures import read_picture
 from lipscale.data.plain_pickle import read_plain_pickle
-from lipscale.data.stored import Stored
+from lipscale.data.stored import Stored, written
 from lipscale.errors import UserError
 from lipscale.losses import class_weights, offset_cross_entropy
 from lipscale.runs.predict import as_bytes, predict, read_inputs
@@ -236,7 +236,8 @@ class TestPictures:
 
     def test_stored_inputs_index_like_a_tensor(self):
         base = torch.randint(0, 256, (20, 3, 4, 4)).to(torch.uint8)
-        samples = data.Samples(Stored(base, torch.arange(20)), torch.arange(20))
+        on_disk = written(iter(base.numpy()), 20, (3, 4, 4), np.uint8)
+        samples = data.Samples(Stored.of(on_disk), torch.arange(20))
         part = samples.take(torch.tensor([3, 1, 19])).join(samples.take(torch.tensor([0])))
         assert torch.equal(part.inputs[torch.arange(4)], base[[3, 1, 19, 0]])
         assert torch.equal(torch.cat(list(part.inputs.split(3))), base[[3, 1, 19, 0]])

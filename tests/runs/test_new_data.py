@@ -187,12 +187,13 @@ def test_other_kinds_of_data_are_named(run, tmp_path):
     np.savez(tmp_path / "wide.npz", x=np.zeros((4, 3)), y=np.zeros(4, np.int64))
     np.savez(tmp_path / "three.npz", x=np.zeros((4, 2)), y=np.full(4, 2))
     (tmp_path / "notes.pdf").write_text("")
+    (tmp_path / "pictures").mkdir()
     for name, message in {
         "wide.npz": r"takes inputs of shape \(2,\), got \(3,\)",
         "three.npz": "label 2 of sample 0 is not in 0..1",
         "notes.pdf": "expected a .csv or .parquet table",
         "nothing.csv": "does not exist",
-        ".": "takes no pictures",
+        "pictures": "takes no pictures",
     }.items():
         with pytest.raises(UserError, match=message):
             evaluate_run(run, on=tmp_path / name)

@@ -2,7 +2,7 @@
 
 import difflib
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from math import ceil, isfinite, prod
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from lipscale._random import random_stream
+from lipscale.data.memory import rows_at_once
 from lipscale.data.stored import Stored
 from lipscale.errors import UserError
 
@@ -51,12 +52,16 @@ class Samples:
         """The samples on a device; bytes stay bytes until a batch is drawn."""
         return replace(self, inputs=self.inputs.to(device), labels=self.labels.to(device))
 
+    def chunks(self) -> Iterable[Tensor]:
+        """All inputs, in the order of the samples, some megabytes at a time."""
+        return self.inputs.split(rows_at_once(prod(self.inputs.shape[1:]) * self.inputs.dtype.itemsize))
+
     def digest(self) -> str:
         """A fingerprint of every input and label."""
         found = hashlib.sha256(repr((tuple(self.inputs.shape), str(self.inputs.dtype))).encode())
         found.update(self.labels.cpu().numpy().tobytes())
-        for chunk in self.inputs.split(4096):
-            found.update(chunk.cpu().contiguous().numpy().tobytes())
+        for chunk in self.chunks():
+            found.update(chunk.cpu().contiguous().numpy().data)
         return found.hexdigest()
 
 
@@ -265,6 +270,7 @@ def require_turns(samples: Samples, classes: Sequence[str]) -> None:
 def channel_means(samples: Samples) -> tuple[float, ...]:
     """The mean of each channel of images, in network units: what the input layer subtracts."""
     total = torch.zeros(samples.inputs.shape[1], dtype=torch.float64)
-    for chunk in samples.inputs.split(4096):  # bytes are widened a little at a time
-        total += as_input(chunk).double().flatten(2).mean(2).sum(0)
+    for chunk in samples.chunks():  # bytes are widened a little at a time
+        means = [as_input(some).double().flatten(2).mean(2) for some in chunk.split(64)]
+        total += torch.cat(means).sum(0)
     return tuple((total / len(samples)).tolist())

@@ -9,8 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lipscale.data.columns import columns_of
 from lipscale.data.dataset import DEVIATIONS, Column, Dataset, Preprocessing, channel_means, listed
-from lipscale.data.memory import require_memory
+from lipscale.data.memory import require_memory, rows_at_once
+from lipscale.data.stored import Stored, written
 from lipscale.errors import UserError
 
 log = logging.getLogger("lipscale")
@@ -34,8 +36,17 @@ def prepare(dataset: Dataset, done: Preprocessing | None = None) -> tuple[Datase
         raise UserError(f"the run takes inputs of shape {shape}, {dataset.name} has {dataset.input_shape}")
     if len(shape) > 1:
         return dataset, done
-    train, test = (replace(part, inputs=encode(part.inputs[:], done)) for part in (dataset.train, dataset.test))
+    train, test = (replace(part, inputs=_encoded(part.inputs, done)) for part in (dataset.train, dataset.test))
     return replace(dataset, train=train, test=test), done
+
+
+def _encoded(raw: Tensor | Stored, done: Preprocessing) -> Tensor | Stored:
+    """Raw rows as network inputs; what is stored stays so, and comes by some rows at a time."""
+    if isinstance(raw, Tensor):
+        return encode(raw, done)
+    size = rows_at_once(8 * max(raw.shape[1], done.input_shape[0]))
+    chunks = (encode(chunk, done, first=i * size).numpy() for i, chunk in enumerate(raw.split(size)))
+    return Stored.of(written(chunks, len(raw), done.input_shape, np.float32))
 
 
 def _measure(dataset: Dataset) -> Preprocessing:
@@ -43,14 +54,14 @@ def _measure(dataset: Dataset) -> Preprocessing:
     if len(dataset.input_shape) > 1:
         return Preprocessing(dataset.input_shape, channel_means(dataset.train), fit=dataset.fit)
     columns = dataset.columns or tuple(Column(str(i)) for i in range(dataset.input_shape[0]))
-    inputs = dataset.train.inputs[:]
-    counts = inputs.isnan().sum(0).tolist()
+    inputs = dataset.train.inputs
+    counts = [int(values.isnan().sum()) for values in columns_of(inputs)]
     lacking = [f"{column.name!r} ({count})" for column, count in zip(columns, counts, strict=True) if count]
     if lacking:
         log.warning(f"missing values in {listed(lacking)}: {STAND_IN}; one more input tells of missing numbers")
     measured = [
         _measured(column, values, dataset.name, named=bool(dataset.columns))
-        for column, values in zip(columns, inputs.unbind(1), strict=True)
+        for column, values in zip(columns, columns_of(inputs), strict=True)
     ]
     columns, means, stds, ranges = zip(*measured, strict=True)
     features = sum(column.features for column in columns)
@@ -97,13 +108,14 @@ def _tail(present: Tensor, std: float) -> tuple[float, float] | None:
     return (median, spread) if 0 < LONG_TAIL * spread < std else None
 
 
-def encode(rows: Tensor, done: Preprocessing) -> Tensor:
+def encode(rows: Tensor, done: Preprocessing, *, first: int = 0) -> Tensor:
     """Raw rows (N, columns) as network inputs (N, F), in float32.
 
     A number becomes z = (x - mean) / std, in units of the training column's standard deviation; in a column with a long
     tail asinh(z), with its median and the spread of its middle half, which enlarges no change of z. A category becomes
     a block of zeros with sqrt(1/2) at its place. What is missing is zero throughout: the mean, or no category; where
-    the training part had missing numbers in a column, one more input is 1 for them and else 0.
+    the training part had missing numbers in a column, one more input is 1 for them and else 0. `first` is
+    the number of the first row, for messages.
     """
     require_memory(4 * len(rows) * done.input_shape[0], f"a table of {len(rows)} rows, its categories spread out,")
     encoded = torch.zeros(len(rows), done.input_shape[0])
@@ -112,8 +124,8 @@ def encode(rows: Tensor, done: Preprocessing) -> Tensor:
     numbers = [i for i, column in enumerate(columns) if not column.categories]
     squeezed = torch.tensor([columns[i].long_tail for i in numbers], dtype=torch.bool)
     starts = torch.tensor([0, *(column.features for column in columns)]).cumsum(0)[:-1]
-    for first in range(0, len(rows), CHUNK):  # float64 a little at a time
-        chunk, target = rows[first : first + CHUNK].double(), encoded[first : first + CHUNK]
+    for start in range(0, len(rows), CHUNK):  # float64 a little at a time
+        chunk, target = rows[start : start + CHUNK].double(), encoded[start : start + CHUNK]
         scaled = (chunk[:, numbers] - mean[numbers]) / std[numbers]
         scaled = torch.where(squeezed, scaled.asinh(), scaled)
         target[:, starts[numbers]] = scaled.nan_to_num(nan=0.0, posinf=math.inf, neginf=-math.inf).float()
@@ -125,7 +137,7 @@ def encode(rows: Tensor, done: Preprocessing) -> Tensor:
                 target[known, starts[i] + chunk[known, i].long()] = CATEGORY_ON
     if not encoded.isfinite().all():
         row, feature = (~encoded.isfinite()).nonzero()[0].tolist()
-        raise UserError(f"row {row} is too far from the training data: feature {feature} is not finite")
+        raise UserError(f"row {first + row} is too far from the training data: feature {feature} is not finite")
     return encoded
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from statistics import median_low
 
@@ -26,7 +27,8 @@ def read_folder(
     train, test = _parts(folder, settings.test_data)
     found = _list_pictures(train, classes)
     classes = classes or tuple(dict.fromkeys(name for _, name in found))
-    shape = stored.input_shape if stored else _choose_shape([path for path, _ in found], settings)
+    looks = in_parallel(look, [path for path, _ in found])
+    shape = stored.input_shape if stored else choose_shape(looks, settings)
     fit = stored.fit if stored else settings.image_fit
     count = len(found)
     if test is not None:
@@ -87,9 +89,9 @@ def pictures_below(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: (path.parent.parts, path.name))
 
 
-def _choose_shape(paths: list[Path], settings: DataSettings) -> tuple[int, ...]:
+def choose_shape(looks: Iterable[tuple[tuple[int, int], bool]], settings: DataSettings) -> tuple[int, ...]:
     """(C, H, W): as the settings say, else the size and colour that the pictures have, within reason."""
-    sizes, greys = zip(*in_parallel(look, paths), strict=True)
+    sizes, greys = zip(*looks, strict=True)
     color = settings.image_color
     channels = 1 if color == "grey" or (color == "auto" and all(greys)) else 3
     if settings.image_size is not None:

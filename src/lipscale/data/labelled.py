@@ -1,6 +1,7 @@
 """New labelled data for a run that exists, read as that run's own were."""
 
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 
 from lipscale.data import arrays
@@ -8,6 +9,7 @@ from lipscale.data.dataset import Preprocessing, Samples, check_samples
 from lipscale.data.encode import require_numbers
 from lipscale.data.folder import read_class_folders
 from lipscale.data.inputs import from_raw
+from lipscale.data.shards import find_shards
 from lipscale.data.table import read_table
 from lipscale.data.table_file import TABLES, open_table
 from lipscale.errors import UserError
@@ -26,6 +28,8 @@ def read_labelled(path: Path, settings: DataSettings, done: Preprocessing, class
     Returns:
         The samples.
     """
+    if shards := find_shards(path):
+        return reduce(Samples.join, (read_labelled(shard, settings, done, classes) for shard in shards))
     if not path.exists():
         raise UserError(f"{path} does not exist")
     if path.suffix.lower() in TABLES:

@@ -7,13 +7,15 @@ from pathlib import Path
 from lipscale.data import arrays
 from lipscale.data.dataset import Column, Dataset, Preprocessing, as_input, hint, hold_out, listed
 from lipscale.data.folder import read_folder
+from lipscale.data.parquet_shards import picture_column
 from lipscale.data.registry import READERS, data_folders, find_folder
+from lipscale.data.shards import find_shards, read_shards
 from lipscale.data.table import read_table
-from lipscale.data.table_file import TABLES, open_table
+from lipscale.data.table_file import PARQUET, TABLES, open_table
 from lipscale.errors import UserError
 from lipscale.settings import DataSettings
 
-KINDS = "a folder of class folders with pictures, a .csv or .parquet table, or an .npz file"
+KINDS = "a folder of class folders with pictures, a .csv or .parquet table, an .npz file, or a folder of such files"
 
 
 def load_dataset(
@@ -58,11 +60,15 @@ def read_dataset(
     name, path = settings.data, Path(settings.data).expanduser()
     if name in READERS:
         return _read_known(settings, data_dir or settings.data_dir)
+    if shards := find_shards(name):
+        return read_shards(shards, settings, classes=classes, stored=stored)
     if not os.path.exists(path):  # False for a name too long or with a NUL
         if path.suffix or len(path.parts) > 1:
             raise UserError(f"{name} does not exist")
         known = hint(name, tuple(READERS), f"known: {', '.join(READERS)}.")
         raise UserError(f"unknown data set {name!r}; {known} Or give the path of {KINDS}")
+    if path.suffix.lower() in PARQUET and picture_column(path, settings):
+        return read_shards([path], settings, classes=classes, stored=stored)
     if path.suffix.lower() in TABLES:
         return _read_table(path, settings, classes, stored.columns if stored else ())
     if settings.label is not None:

@@ -9,6 +9,7 @@ from lipscale.errors import UserError
 
 CGROUP = Path("/sys/fs/cgroup")
 MEMINFO = Path("/proc/meminfo")
+AT_ONCE = 1 << 24  # bytes
 
 
 def available_memory() -> int:
@@ -37,19 +38,32 @@ def reading(path: Path, what: str, *, most: int | None = None) -> Iterator[int]:
     A pipe or a device, which may never end, is refused.
     """
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):
-            raise UserError(f"{path} {'is a folder' if stat.S_ISDIR(found.st_mode) else 'is no regular file'}")
-        if most is not None and found.st_size > most:
-            raise UserError(f"{path} is larger than the {most // 10**6} MB that were expected")
-        yield found.st_size
-    except UserError:
-        raise
+        with decoding(str(path), what):
+            found = path.stat()
+            if not stat.S_ISREG(found.st_mode):
+                raise UserError(f"{path} {'is a folder' if stat.S_ISDIR(found.st_mode) else 'is no regular file'}")
+            if most is not None and found.st_size > most:
+                raise UserError(f"{path} is larger than the {most // 10**6} MB that were expected")
+            yield found.st_size
     except FileNotFoundError as error:
         raise UserError(f"{error.filename or path} does not exist") from None
+
+
+@contextmanager
+def decoding(name: str, what: str) -> Iterator[None]:
+    """In here something with this name is decoded; whatever damage raises becomes one error with the name."""
+    try:
+        yield
+    except (UserError, FileNotFoundError):
+        raise
     except Exception as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split()).replace(str(path), "it")[:200]
-        raise UserError(f"cannot read {path} as {what} ({reason}); mend it or get it again") from error
+        reason = " ".join(f"{type(error).__name__}: {error}".split()).replace(name, "it")[:200]
+        raise UserError(f"cannot read {name} as {what} ({reason}); mend it or get it again") from error
+
+
+def rows_at_once(size: int) -> int:
+    """How many rows of so many bytes to have in memory where all of them are gone through: some megabytes."""
+    return max(1, min(4096, AT_ONCE // max(1, size)))
 
 
 def gigabytes(size: int) -> str:

@@ -2,10 +2,12 @@
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from io import BytesIO
+from itertools import islice
 from math import prod
 from pathlib import Path
 from threading import Lock
@@ -16,8 +18,8 @@ import torch
 from PIL import Image, ImageOps
 
 from lipscale.data.dataset import Samples
-from lipscale.data.memory import available_memory, reading
-from lipscale.data.stored import Stored, array_on_disk
+from lipscale.data.memory import available_memory, decoding, reading
+from lipscale.data.stored import Stored, written
 from lipscale.errors import UserError
 
 # decoders that only compute; Pillow has others that start programs (EPS starts Ghostscript)
@@ -31,21 +33,25 @@ LARGE_ONES = Lock()
 # damaged pictures are errors with a name here; Pillow's warnings on the way there would only be noise
 quiet_pillow = partial(warnings.catch_warnings, action="ignore")
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
-def look(path: Path) -> tuple[tuple[int, int], bool]:
+Source = Path | tuple[bytes, str]  # a file, or what another file holds, and a name for it
+
+
+def look(source: Source) -> tuple[tuple[int, int], bool]:
     """A picture's height and width, and whether it is grey, without decoding it."""
-    with _opened(path) as picture:
+    with _opened(source) as picture:
         turned = picture.getexif().get(0x0112) in (5, 6, 7, 8)  # a camera held upright
         width, height = picture.size[::-1] if turned else picture.size
         return (height, width), picture.mode in GREY_MODES
 
 
-def read_picture(path: Path, shape: tuple[int, ...], *, fit: str) -> np.ndarray:
-    """The picture in a file as bytes of shape (C, H, W), see `as_bytes`."""
-    with _opened(path) as picture, LARGE_ONES if prod(picture.size) > LARGE else nullcontext():
-        return as_bytes(picture, shape, fit=fit, name=str(path))
+def read_picture(source: Source, shape: tuple[int, ...], *, fit: str) -> np.ndarray:
+    """A picture as bytes of shape (C, H, W), see `as_bytes`."""
+    with _opened(source) as picture, LARGE_ONES if prod(picture.size) > LARGE else nullcontext():
+        return as_bytes(picture, shape, fit=fit, name=str(source[1] if isinstance(source, tuple) else source))
 
 
 def as_bytes(picture: Image.Image, shape: tuple[int, ...], *, fit: str, name: str) -> np.ndarray:
@@ -78,12 +84,14 @@ def _reduced(picture: Image.Image, side: int) -> Image.Image:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Image.Image]:
-    with reading(path, "a picture"), Image.open(path, formats=FORMATS) as picture:
+def _opened(source: Source) -> Iterator[Image.Image]:
+    content, name = (source, str(source)) if isinstance(source, Path) else (BytesIO(source[0]), source[1])
+    checked = reading(source, "a picture") if isinstance(source, Path) else decoding(name, "a picture")
+    with checked, Image.open(content, formats=FORMATS) as picture:
         most = MOST_PIXELS * (2 if picture.format == "JPEG" else 1)
         if prod(picture.size) > most:
             size = "x".join(map(str, picture.size))
-            raise UserError(f"{path} claims {size} pixels; give at most {most // 10**6} million")
+            raise UserError(f"{name} claims {size} pixels; give at most {most // 10**6} million")
         yield picture
 
 
@@ -91,20 +99,21 @@ def read_pictures(
     named: Sequence[tuple[Path, str]], classes: tuple[str, ...], shape: tuple[int, ...], *, fit: str
 ) -> Samples:
     """Pictures and their classes, decoded once: (N, C, H, W) in memory where there is room for it, else on disk."""
-    whole = (len(named), *shape)
-    in_memory = 3 * prod(whole) < available_memory()  # splits copy
-    pixels = np.empty(whole, np.uint8) if in_memory else array_on_disk(whole)
     decoded = in_parallel(partial(read_picture, shape=shape, fit=fit), [path for path, _ in named])
+    place = {name: i for i, name in enumerate(classes)}
+    labels = torch.tensor([place[name] for _, name in named])
+    if 3 * len(named) * prod(shape) >= available_memory():  # splits copy
+        return Samples(Stored.of(written(decoded, len(named), shape, np.uint8)), labels)
+    pixels = np.empty((len(named), *shape), np.uint8)
     for i, found in enumerate(decoded):
         pixels[i] = found
-    base, place = torch.from_numpy(pixels), {name: i for i, name in enumerate(classes)}
-    inputs = base if in_memory else Stored(base, torch.arange(len(named)))
-    return Samples(inputs, torch.tensor([place[name] for _, name in named]))
+    return Samples(torch.from_numpy(pixels), labels)
 
 
-def in_parallel(work: Callable[[Path], T], paths: Sequence[Path]) -> Iterator[T]:
+def in_parallel(work: Callable[[S], T], sources: Iterable[S]) -> Iterator[T]:
     """Results in order; threads will do, as the decoders let others run. Only a few results wait at a time."""
     workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with quiet_pillow(), ThreadPoolExecutor(workers) as pool:
-        for start in range(0, len(paths), AHEAD * workers):
-            yield from pool.map(work, paths[start : start + AHEAD * workers])
+        rest = iter(sources)
+        while some := [*islice(rest, AHEAD * workers)]:
+            yield from pool.map(work, some)

@@ -11,9 +11,11 @@ import numpy as np
 import torch
 
 from lipscale.data.cells import Cells, ColumnError
+from lipscale.data.columns import Columns
 from lipscale.data.dataset import Column, Samples, listed
 from lipscale.data.ids import tells_rows_apart
 from lipscale.data.memory import require_memory
+from lipscale.data.stored import Stored
 from lipscale.data.table_file import TableFile
 from lipscale.errors import UserError
 from lipscale.settings import DataSettings
@@ -39,16 +41,26 @@ def read_table(
     count = len(found[chosen[0]])
     if count == 0:
         raise UserError(f"{source.path} holds no row below its column names")
-    require_memory(2 * 8 * count * len(chosen), f"{source.path} ({count} rows)")
     targets = np.empty(0)
     with source.opened():
-        columns, rows = _read_columns(source, {name: found.pop(name) for name in chosen}, settings, known)
+        room = _room(source, count, len(chosen))
+        columns = _read_columns(source, chosen, found, room, settings, known)
         if settings.label is not None:
             classes, targets = Cells(source, settings.label, found[settings.label], as_text=True).as_labels(classes)
     if not columns:
         ids = "every column but the label is different in each row, as ids are"
         raise UserError(f"{source.path}: {ids}: there is nothing to learn from; name numbers in `numbers`")
-    return Samples(torch.from_numpy(rows), torch.from_numpy(targets).long()), columns, classes
+    width = len(columns)
+    rows = torch.from_numpy(room[:, :width].copy()) if isinstance(room, np.ndarray) else Stored.of(room.first(width))
+    return Samples(rows, torch.from_numpy(targets).long()), columns, classes
+
+
+def _room(source: TableFile, rows: int, columns: int) -> np.ndarray | Columns:
+    """Where raw rows are put together: in memory, but for a table in several files, which may be larger."""
+    if source.is_sharded:
+        return Columns.empty(rows, columns)
+    require_memory(2 * 8 * rows * columns, f"{source.path} ({rows} rows)")
+    return np.empty((rows, columns))
 
 
 def _chosen(source: TableFile, settings: DataSettings) -> list[str]:
@@ -65,14 +77,18 @@ def _chosen(source: TableFile, settings: DataSettings) -> list[str]:
 
 
 def _read_columns(
-    source: TableFile, found: dict[str, Any], settings: DataSettings, known: dict[str, Column]
-) -> tuple[tuple[Column, ...], np.ndarray]:
-    """Columns and raw rows (N, columns); all columns that cannot be read are named in one error."""
-    rows = np.empty((len(next(iter(found.values()))), len(found)))
+    source: TableFile,
+    chosen: Sequence[str],
+    found: dict[str, Any],
+    room: np.ndarray | Columns,
+    settings: DataSettings,
+    known: dict[str, Column],
+) -> tuple[Column, ...]:
+    """Put columns into their room, one after the other; all that cannot be read are named in one error."""
     columns: list[Column] = []
     problems: list[ColumnError] = []
     notes: dict[str, list[str]] = {}
-    for name in [*found]:
+    for name in chosen:
         forced = name in settings.categories
         as_text = forced or (name in known and bool(known[name].categories))
         try:
@@ -85,14 +101,17 @@ def _read_columns(
             problems.append(error)
             continue
         if read is not None:
-            rows[:, len(columns)] = read[1]
+            if isinstance(room, Columns):
+                room.write(len(columns), read[1])
+            else:
+                room[:, len(columns)] = read[1]
             columns.append(read[0])
         if name not in known and name not in (*settings.categories, *settings.numbers):
             notes.setdefault(_note(cells, read), []).append(repr(name))
     if problems:
         raise _all_of(problems, source, known)
     _warn(source, notes)
-    return tuple(columns), np.ascontiguousarray(rows[:, : len(columns)])
+    return tuple(columns)
 
 
 def _all_of(problems: Sequence[ColumnError], source: TableFile, known: dict[str, Column]) -> UserError:

@@ -12,7 +12,8 @@ from lipscale.data.dataset import hint, listed
 from lipscale.data.memory import gigabytes, reading, require_memory
 from lipscale.errors import UserError
 
-TABLES = (".csv", ".tsv", ".txt", ".parquet", ".pq")
+PARQUET = (".parquet", ".pq")
+TABLES = (".csv", ".tsv", ".txt", *PARQUET)
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "-")
 NULLS = [form(text) for text in MISSING for form in (str.lower, str.upper, str.title)]
 MOST_COLUMNS = 20_000
@@ -44,6 +45,11 @@ class TableFile:
         """Whether a comma in a number can only be a decimal one."""
         return False
 
+    @property
+    def is_sharded(self) -> bool:
+        """Whether it is in several files, and may be larger than memory."""
+        return False
+
     def require(self, names: Iterable[str], what: str) -> None:
         """Refuse names of columns that are not there, all at once; the error names the nearest one."""
         if absent := [name for name in names if name not in self.names]:
@@ -66,14 +72,26 @@ class TableFile:
         with reading(self.path, "a Parquet file, it is damaged") as size:
             strings = [f.name for f in pq.read_schema(self.path) if f.type in (pa.string(), pa.large_string())]
             with pq.ParquetFile(self.path, read_dictionary=strings) as file:
-                rows, groups = file.metadata.num_rows, file.metadata.num_row_groups
-                # the file's own word for its size, checked before anything is read
-                unpacked = sum(file.metadata.row_group(i).total_byte_size for i in range(groups))
-                if unpacked > max(LARGE, MOST_TIMES * size):
-                    raise UserError(f"{self.path} would unpack to {gigabytes(unpacked)}, {MOST_TIMES} times its size")
+                rows, unpacked = file.metadata.num_rows, unpacked_size(file, wanted)
+                require_plausible(self.path, unpacked, size)
                 require_memory(max(2 * unpacked, 8 * rows * len(wanted)), f"{self.path} ({rows} rows)")
                 found = file.read(wanted, use_threads=False)
             return dict(zip(found.column_names, found.itercolumns(), strict=True))
+
+
+def unpacked_size(file: Any, columns: Iterable[str]) -> int:
+    """A Parquet file's own word for the bytes that these columns take."""
+    wanted = set(columns)
+    groups = (file.metadata.row_group(i) for i in range(file.metadata.num_row_groups))
+    cells = (group.column(i) for group in groups for i in range(group.num_columns))
+    mine = (cell for cell in cells if wanted & {cell.path_in_schema, cell.path_in_schema.split(".")[0]})
+    return sum(cell.total_uncompressed_size for cell in mine)
+
+
+def require_plausible(path: Path, unpacked: int, size: int) -> None:
+    """Refuse a file that would unpack to very much more than its size, before anything is read."""
+    if unpacked > max(LARGE, MOST_TIMES * size):
+        raise UserError(f"{path} would unpack to {gigabytes(unpacked)}, {MOST_TIMES} times its size")
 
 
 @dataclass(frozen=True)
@@ -132,11 +150,10 @@ class CsvFile(TableFile):
 
 def open_table(path: Path, *, named: bool = True) -> TableFile:
     """A table. In a CSV separators are , ; | or tabs, and text is UTF-8; unless `named`, its columns need no names."""
-    if path.suffix.lower() in (".parquet", ".pq"):
+    if path.suffix.lower() in PARQUET:
         import pyarrow.parquet as pq
 
-        with reading(path, "a Parquet file") as size:
-            require_memory(2 * size, str(path))
+        with reading(path, "a Parquet file"):
             return TableFile(path, tuple(map(str, pq.read_schema(path).names)))
     with reading(path, "a CSV file in UTF-8") as size, path.open(encoding="utf-8-sig", newline="") as file:
         require_memory(6 * size, str(path))

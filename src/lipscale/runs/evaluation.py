@@ -9,13 +9,12 @@ from torch import Tensor, nn
 from lipscale.bounds import get_lipschitz, is_constrained
 from lipscale.calibration.temperature import measure_temperature, temperature_p_value
 from lipscale.certificates import Threshold, certified_accuracy, certified_within, decided, prove
+from lipscale.certificates.proof import AT_ONCE
 from lipscale.data import Samples, as_input
 from lipscale.metrics import ClassScores, Scores, class_advice, measure, score_classes
 from lipscale.metrics.class_verdict import hollow
 from lipscale.metrics.intervals import Interval, share_interval
 from lipscale.metrics.tolerance import TOLERANCE
-
-AT_ONCE = 4096  # samples in memory
 
 
 @dataclass(frozen=True, kw_only=True)
