@@ -1,8 +1,9 @@
-"""Which family of Lipschitz layers pays? All of them under LiST at an equal CPU budget: a process each, one thread.
+"""Which family of Lipschitz layers pays, and which objective? Each under LiST at an equal CPU budget, one thread.
 
 python -m benchmarks.families results.jsonl --data-dir DIR --cpu 300 --seeds 0 1 2     # makes what the file lacks
 python -m benchmarks.families results.jsonl --cpu --page docs/FAMILIES.md              # writes the table there only
 python -m benchmarks.families results.jsonl --families aol cayley --set model=convnet width=16 offset=2
+python -m benchmarks.families results.jsonl --objectives --families                    # the objectives, by our layers
 
 The budget holds reading, measuring the speed, training and feedback; the evaluation is not counted. Where the width is
 left open it follows from the budget: the widest network that sees the data ten times, so that a family whose steps
@@ -11,6 +12,7 @@ cost more has a narrower one.
 
 import argparse
 import copy
+import itertools
 import json
 import statistics
 import subprocess
@@ -38,6 +40,13 @@ EPSILONS = (36 / 255, 0.5)
 SLOPES_AT, PAIRS = 32, 500  # test samples around which steep slopes are searched for, and how many
 STEPS = 7  # training steps that are timed
 BEGIN, END = "<!-- families:begin -->", "<!-- families:end -->"
+OBJECTIVES = {
+    "offset (xi = 0)": {},
+    "offset, xi = 2": {"offset": 2.0},
+    "offset, margin 0.25": {"margin": 0.25},
+    **{name: {"objective": name} for name in ("tau", "hkr", "annealing", "emma", "cll", "certificate")},
+}
+PLAIN = next(iter(OBJECTIVES))
 COLUMNS = {
     "accuracy": lambda of: _share(of, "accuracy"),
     "ECE (limit)": lambda of: f"{_share(of, 'ece')} ({_share(of, 'ece_limit')})",
@@ -53,12 +62,13 @@ COLUMNS = {
 }
 
 
-def one_run(family, data, cpu, seed, data_dir, changes):
+def one_run(family, objective, data, cpu, seed, data_dir, changes):
     """A training that ends with its CPU-seconds, and what it is worth."""
     start = time.process_time()
     _processes.clock = time.process_time  # a busy machine must not change what is measured
     torch.set_num_threads(1)
-    asked = {"data": data, "data_dir": data_dir, "seed": seed, "layers": family, "device": "cpu", **changes}
+    asked = {"data": data, "data_dir": data_dir, "seed": seed, "layers": family, "device": "cpu"}
+    asked |= {**OBJECTIVES[objective], **changes}
     settings = Settings.checked({**asked, "minutes": cpu / 60})
     dataset = read_dataset(settings)
     dataset = dataset if settings.limit is None else limited(dataset, settings.limit, seed=seed)
@@ -81,7 +91,8 @@ def one_run(family, data, cpu, seed, data_dir, changes):
     metrics = evaluate(found.net, dataset.test, epsilons=EPSILONS, calibration_size=found.calibration_size).metrics
     certified, at_half = metrics.certified_accuracy.values()
     return {
-        **{"family": family, "data": data, "cpu": cpu, "seed": seed, "changes": changes, "taken": taken},
+        **{"family": family, "objective": objective, "data": data, "cpu": cpu, "seed": seed},
+        **{"changes": changes, "taken": taken},
         **{"width": settings.width, "epochs": epochs, "L": found.lipschitz, "accuracy": metrics.accuracy},
         **{"ece": metrics.ece, "ece_limit": metrics.ece_limit, "calibrated": metrics.calibrated},
         **{"certified": certified, "certified_at_half": at_half, "memory": memory},
@@ -102,7 +113,8 @@ def step_ratio(settings, dataset, preprocessing):
     """CPU-seconds of a training step over those of the unconstrained twin's, in turns."""
     trainings = {}
     for method in ("list", "standard"):
-        made = replace(settings, method=method, lipschitz=None, optimizer="auto", learning_rate=None)
+        open_again = {"objective": "offset", "offset": None, "margin": None, "lipschitz": None, "learning_rate": None}
+        made = replace(settings, method=method, optimizer="auto", **open_again)
         parts = assemble(made, dataset, preprocessing)
         values = made.model_dump(include=set(TrainingSettings.model_fields))
         training = new_training(parts.net, parts.train, parts.calibration, values)
@@ -128,22 +140,29 @@ def _share(of, key):
 
 
 def table(rows):
-    """Medians over the seeds and half their range, a line for each family; the most accurate first."""
+    """Medians over the seeds and half their range; the most accurate first."""
     lines = []
-    for data, cpu, changes in dict.fromkeys((r["data"], r["cpu"], json.dumps(r["changes"])) for r in rows):
-        group = [r for r in rows if (r["data"], r["cpu"], json.dumps(r["changes"])) == (data, cpu, changes)]
-        seeds = len({row["seed"] for row in group})
-        extra = "" if changes == "{}" else ", " + ", ".join(f"{k} {v}" for k, v in json.loads(changes).items())
-        lines += [
-            f"**{data}**, {cpu:g} CPU-seconds, {seeds} seed{'s' if seeds > 1 else ''}{extra}; shares in per cent.",
-            "",
-        ]
-        lines += ["| family | " + " | ".join(COLUMNS) + " |", "|---" * (1 + len(COLUMNS)) + "|"]
-        families = {name: [row for row in group if row["family"] == name] for name in {r["family"] for r in group}}
-        for name, of in sorted(families.items(), key=lambda item: -_middle(item[1], "accuracy")):
-            lines.append(f"| {name} | " + " | ".join(column(of) for column in COLUMNS.values()) + " |")
-        lines.append("")
+    by_family = [row for row in rows if row["objective"] == PLAIN]
+    by_objective = [row for row in rows if row["family"] == "fast"]
+    for what, of in (("family", by_family), ("objective", by_objective)):
+        for title in dict.fromkeys(map(_title, of)):
+            lines += _one_table(what, title, [row for row in of if _title(row) == title])
     return "\n".join(lines)
+
+
+def _title(row):
+    extra = "".join(f", {key} {value}" for key, value in row["changes"].items())
+    return f"**{row['data']}**, {row['cpu']:g} CPU-seconds{extra}"
+
+
+def _one_table(what, title, rows):
+    seeds = len({row["seed"] for row in rows})
+    lines = [f"{title}, {seeds} seed{'s' if seeds > 1 else ''}; shares in per cent.", ""]
+    lines += [f"| {what} | " + " | ".join(COLUMNS) + " |", "|---" * (1 + len(COLUMNS)) + "|"]
+    named = {name: [row for row in rows if row[what] == name] for name in {row[what] for row in rows}}
+    for name, of in sorted(named.items(), key=lambda item: -_middle(item[1], "accuracy")):
+        lines.append(f"| {name} | " + " | ".join(column(of) for column in COLUMNS.values()) + " |")
+    return [*lines, ""]
 
 
 def write_page(path, text):
@@ -167,25 +186,26 @@ def main():
     parser.add_argument("--data-dir")
     parser.add_argument("--cpu", type=float, nargs="*", default=[300.0])
     parser.add_argument("--families", nargs="*", default=list(FAMILIES), choices=FAMILIES)
+    parser.add_argument("--objectives", action="store_true", help="also the objectives, by our own layers")
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="further settings")
     parser.add_argument("--page", type=Path, help="write the table into this page")
     arguments = parser.parse_args()
     changes = dict(item.split("=", 1) for item in arguments.set)
     rows = [json.loads(line) for line in arguments.results.open()] if arguments.results.exists() else []
-    for cpu in arguments.cpu:
-        for seed in arguments.seeds:
-            for data in arguments.data:
-                for family in arguments.families:
-                    wanted = {"family": family, "data": data, "cpu": cpu, "seed": seed, "changes": changes}
-                    if any(wanted.items() <= row.items() for row in rows):
-                        continue
-                    row = in_a_process(wanted, arguments.data_dir)
-                    if row is None:
-                        continue
-                    rows.append(row)
-                    with arguments.results.open("a") as file:
-                        file.write(json.dumps(row) + "\n")
+    contestants = [(family, PLAIN) for family in arguments.families]
+    contestants += [("fast", objective) for objective in OBJECTIVES] if arguments.objectives else []
+    runs = itertools.product(arguments.cpu, arguments.seeds, arguments.data, contestants)
+    for cpu, seed, data, (family, objective) in runs:
+        wanted = {"family": family, "objective": objective, "data": data, "cpu": cpu, "seed": seed, "changes": changes}
+        if any(wanted.items() <= row.items() for row in rows):
+            continue
+        row = in_a_process(wanted, arguments.data_dir)
+        if row is None:
+            continue
+        rows.append(row)
+        with arguments.results.open("a") as file:
+            file.write(json.dumps(row) + "\n")
     print(table(rows))
     if arguments.page:
         write_page(arguments.page, table(rows))
