@@ -76,7 +76,7 @@ def train(name, folder, *, stop_after=None, **changes):
     stop = lambda: number() + 1 == count() and next(asked) == stop_after  # noqa: E731
     result = fit(net, data(53), held_out, **options, should_stop=stop)
     if is_first():
-        history = [{**asdict(epoch), "seconds": 0.0} for epoch in result.history]
+        history = [{**asdict(epoch), "seconds": 0.0, "cpu_seconds": 0.0} for epoch in result.history]
         save_tensors(folder / f"{name}.trained", net.state_dict(), {"history": history})
 
 

@@ -109,3 +109,6 @@ def test_bad_thresholds_are_named(two):
     with pytest.raises(UserError, match="two classes"):
         Threshold(0.5).answers(torch.zeros(4, 3))
     assert Threshold.of(("a", "b"), 0.25, "a") == Threshold(0.25, positive=0)
+    rarer = [Threshold.of(("a", "b"), 0.25, counts=counts).positive for counts in ((), (1, 9), (9, 1), (5, 5))]
+    assert rarer == [1, 0, 1, 1]
+    assert Threshold.of(("a", "b"), 0.25, "b", counts=(1, 9)).positive == 1

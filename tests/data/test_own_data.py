@@ -153,7 +153,7 @@ class TestTables:
         assert head == "source,label,probability,radius,unit,p_class0,p_class1,p_class2"
         write_csv(tmp_path / "new.csv", [["1", "", "violet"]], header=("a", "b", "kind"))
         read_inputs([tmp_path / "new.csv"], loaded.preprocessing)
-        assert "2 values are missing or categories that the run has not seen, such as 'b' in row 1" in caplog.text
+        assert "1 values are missing, such as 'b' in row 1" in caplog.text
         (tmp_path / "bad.csv").write_text("a,b,kind\n1,2,red\n1,x,red\n")
         with pytest.raises(UserError, match=r"bad.csv, line 3: column 'b' holds numbers but here 'x'"):
             read_inputs([tmp_path / "bad.csv"], loaded.preprocessing)

@@ -141,7 +141,7 @@ class TestNumbers:
         assert as_inputs({"a": [None], "b": [1.0]}, done).ready[0, 1] == 1
         assert caplog.text == ""
         no_gap_before = as_inputs({"a": [1.0], "b": [None]}, done).ready
-        assert "1 values are missing or categories that the run has not seen, such as 'b' in row 1" in caplog.text
+        assert "1 values are missing, such as 'b' in row 1" in caplog.text
         assert no_gap_before[0, 2] == 0
 
 
@@ -160,7 +160,15 @@ class TestFarOutside:
         path = write_csv(tmp_path / "new.csv", [["5", "p"], ["1000000000", "q"]], header=("amount", "kind"))
         (found,) = read_files([path], self.run_columns())
         assert found.outside == ["", "amount"]
-        assert "1 of 2 rows lie far outside of what the run was trained on, in amount" in caplog.text
+        assert "1 of 2 rows lie far outside" in caplog.text
+        assert "in amount: answers mean little" in caplog.text
+
+    def test_a_category_that_training_has_not_seen_is_flagged_and_is_no_category(self, caplog):
+        found = as_inputs({"amount": [5.0, 5.0, 1e9], "kind": ["q", "r", "s"]}, self.run_columns())
+        assert found.outside == ["", "kind", "amount, kind"]
+        assert found.ready[1].tolist() == [0.0, 0.0, 0.0]
+        assert "2 of 3 rows" in caplog.text
+        assert "missing" not in caplog.text
 
 
 class TestRawRadii:
@@ -218,6 +226,31 @@ class TestRawRadii:
             assert torch.equal(certify(net, encode(moved, done)).logits.argmax(1), certificate.logits.argmax(1))
 
 
+class TestManyCategories:
+    def rows(self):
+        """150 zip codes, of which the first 120 occur ten times and more, all others once."""
+        zips = [f"0{1000 + i % 120 if i < 1270 else 2000 + i}" for i in range(1300)]
+        return labelled(zips, [str(i % 7) for i in range(1300)])
+
+    def test_the_commonest_stay_and_the_others_are_one(self, tmp_path, caplog):
+        found = load(tmp_path / "t.csv", self.rows(), ("zip", "b", "y"))
+        column = found.columns[0]
+        assert (len(column.categories), column.categories[-1], column.other) == (100, "(other)", True)
+        assert "'zip' is of too many categories: the 99 commonest stay, all others are one" in caplog.text
+        counts = found.train.inputs[:, 0].long().bincount()
+        assert int(counts[:-1].min()) >= 10
+        assert int(counts[-1]) == 1300 - int(counts[:-1].sum()) >= 30
+
+    def test_one_that_a_run_has_not_seen_is_one_of_the_others(self, tmp_path, caplog):
+        _, done = prepare(load(tmp_path / "t.csv", self.rows(), ("zip", "b", "y")))
+        caplog.clear()
+        new = as_inputs({"zip": ["99999", None], "b": [3, 3]}, done)
+        assert new.outside == ["", ""]
+        assert new.ready[0, 99] == pytest.approx(0.5**0.5)
+        assert new.ready[1, :100].abs().sum() == 0  # missing is no category, not even another one
+        assert "1 values are missing, such as 'zip' in row 2" in caplog.text
+
+
 class TestLongTails:
     def test_only_a_column_whose_deviation_tells_of_its_tail_alone_is_squeezed(self, tmp_path):
         rng = np.random.default_rng(0)
@@ -247,6 +280,6 @@ def test_what_earlier_versions_stored_still_loads():
     stored = json.loads(json.dumps({"classes": ["x", "y"], "preprocessing": asdict(now)}))
     del stored["preprocessing"]["column_range"]
     for column in stored["preprocessing"]["columns"]:
-        del column["dates"], column["missing"], column["long_tail"]
+        del column["dates"], column["missing"], column["long_tail"], column["other"]
     assert TypeAdapter(StoredData).validate_python(stored).preprocessing == now
     assert as_inputs({"kind": ["q"], "a": [5]}, now).ready.tolist() == [[2.0, 0.0, pytest.approx(0.5**0.5)]]

@@ -130,10 +130,11 @@ def test_the_scaled_twin_is_calibrated_on_what_it_has_not_seen(table, limit):
 def test_the_command_compares_goes_on_and_does_nothing_twice(table):
     flags = ("--label", "kind", "--epochs", "3", "--width", "16", "--device", "cpu", "--jobs", "1")
     done = lipscale("compare", "--data", table, *flags, cwd=table.parent, env={"COLUMNS": "160"})
-    for word in ("LiST", "twin + temperature", "gradient boosting + calibration", "Choose ", "n/a"):
+    for word in ("LiST", "twin + temperature", "gradient boosting + calibration", "Choose ", "n/a", "CPU time"):
         assert word in done.stdout
     page = Path(table.parent / "comparisons" / "iris" / "compare.html")
     assert "Choose " in page.read_text()
+    assert "log-loss" in page.read_text().split("<svg")[1].split("</svg>")[0]
     assert "http://" not in page.read_text()
     assert "https://" not in page.read_text()
     before = {path: at for path, at in stamps(page.parent).items() if path != page}

@@ -114,7 +114,7 @@ def test_names_from_files_stay_text():
 def test_an_answer_that_is_always_the_same_takes_the_green_badge_away(tmp_path):
     rows = ["a,b,kind"] + [f"{i % 7},{i % 11},{'rare' if i % 100 == 0 else 'usual'}" for i in range(1000)]
     (tmp_path / "t.csv").write_text("\n".join(rows) + "\n")
-    flags = ("--label", "kind", "--epochs", "2", "--width", "8", "--device", "cpu", "--out", tmp_path / "run")
+    flags = ("--label", "kind", "--epochs", "8", "--width", "8", "--device", "cpu", "--out", tmp_path / "run")
     done = lipscale("train", "--data", tmp_path / "t.csv", *flags)
     said = " ".join(done.stdout.split())
     assert "always answers 'usual'" in said

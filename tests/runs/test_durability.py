@@ -34,7 +34,7 @@ def outcome(folder):
     """All that a run is: metrics and history without the time they took, and the weights to the bit."""
 
     def timeless(values):
-        return {key: value for key, value in values.items() if key != "seconds"}
+        return {key: value for key, value in values.items() if "seconds" not in key}
 
     metrics = timeless(json.loads((folder / "metrics.json").read_text()))
     history = [timeless(json.loads(line)) for line in (folder / "history.jsonl").read_text().splitlines()]

@@ -64,7 +64,7 @@ def test_a_network_that_answers_legit_to_everything_is_not_praised(run):
     assert not any("correctly" in sentence or "as a share of all" in sentence for sentence in sentences)
     assert any("0.0 % of 'fraud'" in sentence for sentence in sentences)
     assert "`class_weights` balanced" in metrics.advice
-    assert "`threshold` 0.01 `positive` fraud" in metrics.advice
+    assert "`threshold` 0.01 answers it" in metrics.advice
 
 
 def test_balanced_weights_find_the_frauds(folder, run):
@@ -139,8 +139,8 @@ def test_the_command_line_says_it_all(folder, run):
     done = command("evaluate", run.folder, "--on", folder / "march.csv", "--attack", "none")
     for text in ("commonest class", "It always answers 'legit'", "Class by class", "evaluations/march.json"):
         assert text in done.stdout
-    assert "--threshold 0.01 --positive fraud" in " ".join(done.stdout.split())
-    flags = ("--threshold", "0.03", "--positive", "fraud")
+    assert "--threshold 0.01 answers it" in " ".join(done.stdout.split())
+    flags = ("--threshold", "0.03")  # of the rarer class, whatever the alphabet says
     found = json.loads(command("evaluate", run.folder, *flags, "--json", "--attack-samples", "20").stdout)
     assert found["always_answers"] is None
     assert found["robustness"]["accuracy"] < 1
@@ -173,6 +173,19 @@ def test_gaps_and_values_far_outside_are_told(run, tmp_path, caplog):
     assert evaluate_run(run, on=path).test_size == 3
     assert "odd.csv: 1 values are missing" in caplog.text
     assert "1 of 3 rows lie far outside" in caplog.text
+
+
+def test_other_data_of_the_same_name_do_not_overwrite_what_was_kept(run, tmp_path):
+    paths = []
+    for place, rows in (("a", fraud_rows(40, 1)), ("b", fraud_rows(60, 2))):
+        (tmp_path / place).mkdir()
+        paths.append(write_csv(tmp_path / place / "june.csv", rows, header=HEADER))
+    for path in (*paths, paths[0]):
+        evaluate_run(run, on=path)
+    names = [evaluation_file(run, on=path).name for path in paths]
+    assert names == ["june.json", "june-2.json"]
+    kept = [json.loads((run.folder / "evaluations" / name).read_text()) for name in names]
+    assert [(found["test_size"], found["on"]) for found in kept] == [(40, str(paths[0])), (60, str(paths[1]))]
 
 
 def test_a_file_name_is_made_of_any_class_name(run):

@@ -78,12 +78,12 @@ def audit(
     """
     if len(inputs) < 2:
         raise UserError(f"an audit needs at least 2 inputs, got {len(inputs)}")
+    clock = _Clock(seconds)
     with evaluation_mode(net):
         proof = proof or prove(net, inputs.shape[1:], even_unconstrained=True)
         proof.require_of(net, inputs)
         radii = proof(inputs).radius()
         chosen = (radii > 0) & radii.isfinite()
-        clock = _Clock(seconds)
         tried = _attack(net, proof, inputs[chosen], radii[chosen] * INSIDE, steps, seed, clock, on_progress)
         measured, slope, steeper = _slopes(proof, inputs, pairs, seed, clock, on_progress)
         attacked, violations = tried[0], tried[1] + steeper

@@ -34,13 +34,16 @@ class Threshold:
             raise UserError(f"`threshold`: expected a probability between 0 and 1, got {self.probability:g}")
 
     @classmethod
-    def of(cls, classes: Sequence[str], probability: float, positive: str | None = None) -> Self:
-        """A threshold on the class of this name, by default the second one."""
+    def of(
+        cls, classes: Sequence[str], probability: float, positive: str | None = None, *, counts: Sequence[int] = ()
+    ) -> Self:
+        """A threshold on the class of this name, by default the one with fewer samples, or the second one."""
         if len(classes) != 2:
             raise UserError(f"`threshold` is for two classes, and the run has {len(classes)}")
         if positive is not None and positive not in classes:
             raise UserError(f"`positive`: expected {classes[0]!r} or {classes[1]!r}, got {positive!r}")
-        return cls(probability, 1 if positive is None else list(classes).index(positive))
+        rarer = int(not counts or counts[1] <= counts[0])
+        return cls(probability, rarer if positive is None else list(classes).index(positive))
 
     @property
     def log_odds(self) -> float:

@@ -39,7 +39,7 @@ def predict(
     what the network sees: pictures are converted and resized to it first. With `--epsilon 0.1` the range is printed
     in which the probability provably stays under every change up to 0.1, and with `--radius-of amount` how far this
     one column may move, all else equal, in its own units. Rows with numbers far outside of what the run was trained
-    on are named (`outside`).
+    on, or with categories that it has not seen, are named (`outside`).
 
         lipscale predict RUN new.csv --keep id --radii --out answers.csv
     """

@@ -1,6 +1,7 @@
 """The commands that measure finished runs: evaluate | audit | report; and the flags that they share."""
 
 import json
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,10 +29,10 @@ DataDir = Annotated[Path | None, typer.Option(help="Where the data sets lie now,
 
 Threshold = Annotated[
     float | None,
-    typer.Option(metavar="P", help="For two classes: from which probability on the second one is answered."),
+    typer.Option(metavar="P", help="For two classes: from which probability on the rarer one is answered."),
 ]
 Positive = Annotated[
-    str | None, typer.Option(metavar="CLASS", help="The class that the threshold is about, if not the second one.")
+    str | None, typer.Option(metavar="CLASS", help="The class that the threshold is about, if not the rarer one.")
 ]
 
 
@@ -112,7 +113,12 @@ def threshold_of(run: "Run", probability: float | None, positive: str | None) ->
 
     if probability is None and positive is not None:
         raise UserError("--positive says what --threshold is about: give both")
-    return None if probability is None else Threshold.of(run.classes, probability, positive)
+    if probability is None:
+        return None
+    found = Threshold.of(run.classes, probability, positive, counts=run.metrics.counts)
+    told = f"{run.classes[found.positive]!r} is answered from a probability of {probability:g} on"
+    typer.echo(told if positive else f"{told}: the rarer class, or name one with --positive", err=True)
+    return found
 
 
 def _attack(run: "Run", attack: "Attack", **how: Any) -> "Robustness":
@@ -150,6 +156,7 @@ def audit(
     random pairs, by gradient ascent on pairs and by power iteration on the Jacobian. It takes a minute at most, more
     or less a batch; `--seconds 600` gives it ten.
     """
+    start = time.monotonic()
     from lipscale.certificates.audits import audit, verdict
     from lipscale.cli.progress import AttackProgress
     from lipscale.runs import first_test_samples, load
@@ -167,7 +174,7 @@ def audit(
             steps=steps,
             autoattack_samples=50 if inputs.ndim == 4 else 0,  # AutoAttack takes pictures only
             seed=seed,
-            seconds=seconds,
+            seconds=seconds - (time.monotonic() - start),  # what it took to load the run is gone
             on_progress=progress,
         )
     if as_json:

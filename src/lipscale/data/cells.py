@@ -15,6 +15,8 @@ from lipscale.data.table_file import MISSING, PADDED, TableFile, is_number, numb
 from lipscale.errors import UserError
 
 MOST_CATEGORIES = 100
+OTHER, LEAST_OF_A_CATEGORY = "(other)", 5  # where there are more, what all rare ones become; cells that are not rare
+UNSEEN = -1.0  # in place of a category's index
 LONGEST_TEXT = 1000
 # texts among more different numbers or dates than this are taken for typing errors, not for categories
 SOME = 10
@@ -61,9 +63,11 @@ class Cells:
         self.column = column.combine_chunks()
 
     def as_known(self, known: Column) -> np.ndarray:
-        """As a run knew the column; a category that it has not seen is a missing one."""
+        """As a run knew the column; a category that it has not seen is UNSEEN, or one of the others."""
         if known.categories:
-            return self._values(known.categories, range(len(known.categories)))
+            found = self._values(known.categories, range(len(known.categories)))
+            unseen = len(known.categories) - 1.0 if known.other else UNSEEN
+            return np.where(np.isnan(found) & (self._codes[0] >= 0), unseen, found)
         if known.dates:
             return self._floats() if self.is_date else self._all(self._days(known.dates), "dates", MEND)
         return self._finite(self._floats() if self.is_number else self._all(self._parsed, "numbers", MEND))
@@ -135,10 +139,21 @@ class Cells:
         if not forced and len(names) == len(self.column) >= LEAST_ROWS:
             return None
         if len(names) > MOST_CATEGORIES:
+            found = Column(self.name, (*_ordered(self._common()), OTHER), other=True)
+        else:
+            found = Column(self.name, _ordered(names))
+        return found, self.as_known(found)
+
+    def _common(self) -> list[str]:
+        """The categories that stay where there are too many: the commonest, as far as they occur again and again."""
+        codes, names = self._codes
+        counts = np.bincount(codes[codes >= 0])
+        common = [i for i in np.argsort(-counts, kind="stable") if counts[i] >= LEAST_OF_A_CATEGORY]
+        if not common:
             kind = "codes with leading zeros" if self.is_padded else "texts"
-            raise self._error(f"has more than {MOST_CATEGORIES} different {kind}, {len(names)}", DROP)
-        categories = _ordered(names)
-        return Column(self.name, categories), self._values(categories, range(len(categories)))
+            problem = f"has {len(names)} different {kind}, none of which occurs {LEAST_OF_A_CATEGORY} times"
+            raise self._error(problem, DROP)
+        return [names[i] for i in common if names[i] != OTHER][: MOST_CATEGORIES - 1]
 
     def _require_classes(self, codes: np.ndarray, names: Sequence[str]) -> None:
         """Refuse a label that is a quantity, and more or fewer classes than can be learned."""

@@ -73,6 +73,7 @@ class Column:
     categories: tuple[str, ...] = ()  # none: the column holds numbers
     dates: str = ""  # the form of its dates: iso, or as of strptime
     missing: bool = False  # whether numbers were missing in the training part: then one more input says so
+    other: bool = False  # whether the last category stands for all that are not named
     long_tail: bool = False  # whether its numbers are squeezed by asinh, in units of their middle half
 
     @property

@@ -133,7 +133,7 @@ def encode(rows: Tensor, done: Preprocessing, *, first: int = 0) -> Tensor:
             if column.missing:
                 target[:, starts[i] + 1] = MISSING_ON * chunk[:, i].isnan()
             if column.categories:
-                known = (~chunk[:, i].isnan()).nonzero().squeeze(1)
+                known = (chunk[:, i] >= 0).nonzero().squeeze(1)  # neither missing nor unseen
                 target[known, starts[i] + chunk[known, i].long()] = CATEGORY_ON
     if not encoded.isfinite().all():
         row, feature = (~encoded.isfinite()).nonzero()[0].tolist()
@@ -167,8 +167,12 @@ def raw_radii(radii: Tensor, raw: Tensor, done: Preprocessing) -> Tensor:
 
 
 def outside(raw: Tensor, done: Preprocessing) -> Tensor:
-    """Which numbers of raw rows lie beyond the range that training saw by more than its width, (N, columns)."""
+    """Which numbers of raw rows lie beyond the range that training saw by more than its width, (N, columns).
+
+    And which categories training has not seen.
+    """
+    unseen = torch.tensor([bool(column.categories) for column in done.columns] or [False]) & (raw < 0)
     if not done.column_range:  # a run of an earlier version does not know
-        return torch.zeros(raw.shape, dtype=torch.bool)
+        return unseen
     low, high = torch.tensor(done.column_range, dtype=torch.float64).unbind(1)
-    return (raw < low - (high - low)) | (raw > high + (high - low))  # never so for NaN
+    return unseen | (raw < low - (high - low)) | (raw > high + (high - low))  # never so for NaN

@@ -34,7 +34,7 @@ class Inputs:
     ready: Tensor  # (N, *input_shape)
     names: Sequence[str]
     raw: Tensor | None = None  # (N, columns): of tables, the numbers before they were standardised
-    outside: Sequence[str] = ()  # of tables: the columns in which each row lies far outside of the training data
+    outside: Sequence[str] = ()  # of tables: in which columns each row lies far outside of the training data
     kept: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # columns of the file for the answers to repeat
     unused: tuple[str, ...] = ()  # columns of the file that the run does not look at
 
@@ -103,22 +103,21 @@ def from_raw(raw: Tensor, where: str, preprocessing: Preprocessing, unused: tupl
     if len(lacking):
         row, column = lacking[0].tolist()
         first = f"{preprocessing.columns[column].name!r} in row {row + 1}"
-        problem = f"{len(lacking)} values are missing or categories that the run has not seen, such as {first}"
-        log.warning(f"{where}: {problem}; {STAND_IN}")
+        log.warning(f"{where}: {len(lacking)} values are missing, such as {first}; {STAND_IN}")
     far = _far_columns(raw, where, preprocessing)
     return Inputs(encode(raw, preprocessing), _numbered(where, len(raw)), raw, far, unused=unused)
 
 
 def _far_columns(raw: Tensor, where: str, preprocessing: Preprocessing) -> list[str]:
-    """Of each row the columns whose number lies far outside of what training saw; a warning sums them up."""
+    """Of each row the columns that are far outside of what training saw, or unseen; a warning sums them up."""
     names, far = column_names(preprocessing), outside(raw, preprocessing)
     found = [""] * len(raw)
     for row in (rows := far.any(1).nonzero().flatten().tolist()):
         found[row] = ", ".join(names[i] for i in far[row].nonzero().flatten().tolist())
     if rows:
         columns = listed([names[i] for i in far.any(0).nonzero().flatten().tolist()])
-        problem = f"{len(rows)} of {len(raw)} rows lie far outside of what the run was trained on, in {columns}"
-        log.warning(f"{where}: {problem}: probabilities and radii mean little there")
+        problem = "lie far outside of what the run was trained on (or are of a category that it has not seen)"
+        log.warning(f"{where}: {len(rows)} of {len(raw)} rows {problem}, in {columns}: answers mean little there")
     return found
 
 

@@ -33,7 +33,7 @@ class Answered:
     logits: Tensor  # (N, C), or log-probabilities
     labels: Tensor  # (N,)
     scores: Scores
-    seconds: float  # of training
+    seconds: float  # of training, by the processor's clock
     proven: Tensor | None = None  # (N,): right, and proven to stay so up to the first epsilon
     attacked: float | None = None  # accuracy
 
@@ -155,4 +155,4 @@ def _of_network(run: Result, epsilon: float) -> Answered:
     answers, left = run.answers, run.robust.robust_accuracy if run.robust else None
     radii = answers.certified
     proven = (radii >= epsilon) & (radii > 0) if run.metrics.is_certified else None
-    return Answered(answers.logits, answers.labels.long(), run.metrics, run.metrics.seconds, proven, left)
+    return Answered(answers.logits, answers.labels.long(), run.metrics, run.metrics.cpu_seconds, proven, left)

@@ -11,9 +11,11 @@ from markupsafe import Markup
 from lipscale.certificates import epsilon_names
 from lipscale.experiments.choice import RULE, choose, log_loss
 from lipscale.experiments.compare import ATTACKED, Candidate, Comparison
+from lipscale.experiments.compare_figure import compared
 from lipscale.experiments.table_models import LINEAR, TABLE_MODELS
 from lipscale.metrics.verdict import percent, points
 from lipscale.report.standings import Entry, ranked
+from lipscale.report.theme import as_svg
 from lipscale.runs.headline import Headline
 from lipscale.training.epoch import counted
 
@@ -45,7 +47,7 @@ def _entry(candidate: Candidate) -> Entry:
         "ECE (limit)": (None, f"{ece:.4f} ({bound:.4f})"),
         "certified": (proven, "none" if proven is None else percent(proven)),
         "attacked": (attacked, "n/a" if attacked is None else percent(attacked)),
-        "time": (seconds, f"{seconds:.1f} s"),
+        "CPU time": (seconds, f"{seconds:.1f} s"),
     }
     return Entry(candidate.name, cells, _verdict(candidate))
 
@@ -99,6 +101,7 @@ def page(comparison: Comparison, candidates: Sequence[Candidate]) -> str:
     """The page as text: whole by itself."""
     template, css = ((files("lipscale.report") / name).read_text() for name in ("compare.html", "page.css"))
     chosen, sentences = choose(candidates, comparison.majority_rate)
+    chart = compared(candidates, chosen)
     return (
         Environment(autoescape=True)
         .from_string(template)
@@ -112,6 +115,8 @@ def page(comparison: Comparison, candidates: Sequence[Candidate]) -> str:
             rule=RULE,
             chosen=chosen.name,
             entries=entries_of(candidates),
+            chart=Markup(as_svg(chart.figure, salt=chart.name)),
+            caption=" ".join(chart.caption),
             notes=notes_of(comparison, candidates),
         )
     )

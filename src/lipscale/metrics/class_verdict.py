@@ -62,9 +62,8 @@ def class_advice(scores: ClassScores, interval: Interval, *, weighted: bool = Fa
     ways = [] if weighted else ["in training, `class_weights` balanced makes rare classes count as much as others"]
     if len(scores.classes) == 2:
         rare = missed[0][1]
-        named = "" if rare == 1 else f" `positive` {scores.classes[rare]}"
         # where probabilities are right, the mean recall is largest at the class's own share; weights have moved them
         lower = 0.25 if weighted else counts[rare] / sum(counts)
-        ways.append(f"at prediction, `threshold` {lower:.2g}{named} answers it from that probability on")
+        ways.append(f"at prediction, `threshold` {lower:.2g} answers it from that probability on")
     told = f"of rare classes it finds only {found}{more}" + (f": {', or '.join(ways)}" if ways else "")
     return f"{reason}; {told}" if reason else told

@@ -83,4 +83,6 @@ def _value(value: float, column: Column) -> str:
         return "missing"
     if column.dates:  # days since 1970
         return f"{datetime(1970, 1, 1) + timedelta(days=value):%Y-%m-%d}"
-    return column.categories[int(value)] if column.categories else f"{value:.6g}"
+    if column.categories:
+        return column.categories[int(value)] if value >= 0 else "unseen"
+    return f"{value:.6g}"

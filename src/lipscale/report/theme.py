@@ -83,4 +83,5 @@ def as_svg(figure: Figure, *, salt: str) -> str:
     # ids that matplotlib numbers afresh in each figure, and sizes that the page decides
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'<g id="[^"]*">', "<g>", svg)
+    svg = re.sub(r' xmlns(:xlink)?="[^"]*"', "", svg)  # within a page they are known
     return re.sub(r'^<svg([^>]*?) width="[^"]*"', r"<svg\1", re.sub(r' height="[^"]*pt"', "", svg, count=1), count=1)

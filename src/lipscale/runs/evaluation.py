@@ -1,7 +1,7 @@
 """Network + data -> one result."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +48,7 @@ class Metrics(HeldOutMetrics):
     calibration_size: int
     train_size: int
     seconds: float
+    cpu_seconds: float = field(default=0.0, compare=False)  # unknown to earlier versions
 
     @property
     def is_certified(self) -> bool:

@@ -41,7 +41,7 @@ class Prediction:
     highest: float | None = None
     probabilities: Mapping[str, float] = field(default_factory=dict)  # of every class
     radii: Mapping[str, float | None] = field(default_factory=dict)  # how far single columns may move, in their units
-    outside: str | None = None  # of tables: the columns that lie far outside of the training data
+    outside: str | None = None  # of tables: the columns far outside of the training data, or with an unseen category
     kept: Mapping[str, Any] = field(default_factory=dict)  # columns of the file that it answers for
 
     def row(self) -> dict[str, Any]:

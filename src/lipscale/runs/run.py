@@ -5,6 +5,7 @@ import logging
 import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +175,7 @@ def evaluate_run(
     metrics = dataclasses.replace(run.metrics, **vars(measured.metrics), advice=advice)
     if file := evaluation_file(run, on=on, threshold=threshold):
         file.parent.mkdir(exist_ok=True)
-        files.write_json(file, asdict(metrics))
+        files.write_json(file, asdict(metrics) | ({} if on is None else {"on": _place(on)}))
     else:
         save_predictions(run.folder, measured)
         files.write_json(run.folder / files.METRICS, asdict(metrics))
@@ -182,14 +183,23 @@ def evaluate_run(
 
 
 def evaluation_file(run: Run, *, on: str | Path | None = None, threshold: Threshold | None = None) -> Path | None:
-    """Where what was measured on new data, or with a threshold, is kept; none for the run's own metrics.json."""
+    """Where what was measured on new data, or with a threshold, is kept; none for the run's own metrics.json.
+
+    Other data of the same name get a number: NAME-2.json.
+    """
     if on is None and threshold is None:
         return None
     stem = "test" if on is None else Path(on).resolve().stem
     if threshold is not None:
         name = re.sub(r"[^\w.-]+", "_", run.classes[threshold.positive])[:40]  # whatever a class is called
         stem = f"{stem}-{name}-from-{threshold.probability:g}"
-    return run.folder / files.EVALUATIONS / f"{stem}.json"
+    names = (f"{stem}{f'-{number}' if number > 1 else ''}.json" for number in count(1))
+    places = (run.folder / files.EVALUATIONS / name for name in names)
+    return next(file for file in places if not file.exists() or files.read_json(file).get("on") == _place(on))
+
+
+def _place(on: str | Path | None) -> str | None:
+    return None if on is None else str(Path(on).resolve())
 
 
 def attack_run(

@@ -215,6 +215,7 @@ def _finish(folder: Path, settings: Settings, parts: Parts, result: Fit, begun_w
         calibration_size=result.calibration_size,
         train_size=result.train_size,
         seconds=result.seconds,
+        cpu_seconds=result.cpu_seconds,
     )
     files.write_json(folder / files.METRICS, asdict(metrics))  # last: its presence says that the run is finished
 

@@ -114,8 +114,8 @@ class Training:
         """How long the epochs took."""
         return sum(epoch.seconds for epoch in self.history)
 
-    def record(self, phase: int, loss: float, accuracy: float, start: float) -> Epoch:
-        """Add an epoch to the history."""
+    def record(self, phase: int, loss: float, accuracy: float, start: tuple[float, float]) -> Epoch:
+        """Add an epoch to the history, which began at this time by both clocks."""
         last = self.scheduler.last if self.scheduler is not None and phase == 1 else None
         epoch = Epoch(
             phase=phase,
@@ -126,7 +126,8 @@ class Training:
             temperature=None if last is None else last.temperature,
             temperature_error=None if last is None else last.temperature_error,
             calibration_accuracy=None if last is None else last.accuracy,
-            seconds=time.perf_counter() - start,
+            seconds=time.perf_counter() - start[0],
+            cpu_seconds=time.process_time() - start[1],
         )
         self.history.append(epoch)
         return epoch
@@ -143,7 +144,7 @@ def algorithm_1(
 
     # Phase I, dynamic search
     while training.epochs_of(1) < plan.phase1_epochs and not (scheduler is not None and scheduler.frozen):
-        start = time.perf_counter()
+        start = time.perf_counter(), time.process_time()
         # 1. optimise the weights under L_e
         loss, accuracy = train_epoch(training, training.train, phase=1, should_stop=should_stop)
         if scheduler is not None:
@@ -163,6 +164,6 @@ def algorithm_1(
     if training.settings.phase2_start == "restart" and training.epochs_of(2) == 0 and training.stopped is None:
         training.optimizer = new_optimizer(training.net, training.settings)
     while training.epochs_of(2) < plan.phase2_epochs:
-        start = time.perf_counter()
+        start = time.perf_counter(), time.process_time()
         loss, accuracy = train_epoch(training, total, phase=2, should_stop=should_stop)
         on_epoch(training.record(2, loss, accuracy, start))

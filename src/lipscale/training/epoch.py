@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -32,6 +32,7 @@ class Epoch:
     temperature_error: float | None  # the standard error of log T*
     calibration_accuracy: float | None
     seconds: float
+    cpu_seconds: float = field(default=0.0, compare=False)  # of this process; unknown to earlier versions
 
 
 def counted(count: float, noun: str) -> str:

@@ -36,6 +36,7 @@ class Fit:
     train_size: int
     calibration_size: int
     seconds: float
+    cpu_seconds: float = 0.0
 
     def epochs_of(self, phase: int) -> int:
         """The epochs that a phase took."""
@@ -227,4 +228,5 @@ def _finished(training: Training) -> Fit:
         train_size=training.train.size,
         calibration_size=training.calibration_size,
         seconds=training.seconds,
+        cpu_seconds=sum(epoch.cpu_seconds for epoch in training.history),
     )
