@@ -196,7 +196,7 @@ print(peaks[1] - peaks[0])
     ("work", "kind", "bound"),
     [
         ("read", "images", 64),
-        pytest.param("train", "images", 128, marks=pytest.mark.long),
+        pytest.param("train", "images", 192, marks=pytest.mark.long),
         pytest.param("train", "table", 128, marks=pytest.mark.long),
     ],
 )

@@ -52,9 +52,10 @@ class Samples:
         """The samples on a device; bytes stay bytes until a batch is drawn."""
         return replace(self, inputs=self.inputs.to(device), labels=self.labels.to(device))
 
-    def chunks(self) -> Iterable[Tensor]:
-        """All inputs, in the order of the samples, some megabytes at a time."""
-        return self.inputs.split(rows_at_once(prod(self.inputs.shape[1:]) * self.inputs.dtype.itemsize))
+    def chunks(self, *, most: int = 4096, itemsize: int | None = None) -> Iterable[Tensor]:
+        """All inputs, in the order of the samples, some megabytes at a time where a number takes `itemsize` bytes."""
+        size = prod(self.inputs.shape[1:]) * (itemsize or self.inputs.dtype.itemsize)
+        return self.inputs.split(min(most, rows_at_once(size)))
 
     def digest(self) -> str:
         """A fingerprint of every input and label."""
@@ -173,6 +174,26 @@ def as_input(inputs: Tensor | Stored) -> Tensor:
     return inputs.float() / 255 if inputs.dtype == torch.uint8 else inputs.float()
 
 
+def stacked(parts: Iterable[Sequence[Tensor]]) -> list[Tensor]:
+    """Tensors that come some rows at a time, each kind in one piece: as torch.cat, in memory without holes.
+
+    Small tensors that stay, between large ones that go, would keep the memory of those from being used again.
+    """
+    whole: list[Tensor] = []
+    done = 0
+    for some in parts:
+        end = done + len(some[0])
+        if not whole or end > len(whole[0]):
+            longer = [tensor.new_empty(2 * end, *tensor.shape[1:]) for tensor in some]
+            for target, tensor in zip(longer, whole, strict=False):
+                target[:done] = tensor[:done]
+            whole = longer
+        for target, tensor in zip(whole, some, strict=True):
+            target[done:end] = tensor
+        done = end
+    return [tensor[:done].clone() for tensor in whole]
+
+
 def stratified(labels: Tensor, count: int, *, seed: int, stream: str) -> tuple[Tensor, Tensor]:
     """Split sample indices into `count` of them and the rest, each class in proportion to its size.
 
@@ -270,8 +291,11 @@ def require_turns(samples: Samples, classes: Sequence[str]) -> None:
 
 def channel_means(samples: Samples) -> tuple[float, ...]:
     """The mean of each channel of images, in network units: what the input layer subtracts."""
+    # in one piece: small tensors that stay, between large ones that go, would leave holes all over the memory
+    each = torch.empty(len(samples), samples.inputs.shape[1], dtype=torch.float64)
+    for target, some in zip(each.split(64), samples.inputs.split(64), strict=True):
+        target.copy_(as_input(some).double().flatten(2).mean(2))
     total = torch.zeros(samples.inputs.shape[1], dtype=torch.float64)
-    for chunk in samples.chunks():  # bytes are widened a little at a time
-        means = [as_input(some).double().flatten(2).mean(2) for some in chunk.split(64)]
-        total += torch.cat(means).sum(0)
+    for chunk in each.split(4096):
+        total += chunk.sum(0)
     return tuple((total / len(samples)).tolist())

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-import torch
 from torch import Tensor, nn
 
 from lipscale.bounds import get_lipschitz, is_constrained
@@ -11,6 +10,7 @@ from lipscale.calibration.temperature import measure_temperature, temperature_p_
 from lipscale.certificates import Threshold, certified_accuracy, certified_within, decided, prove
 from lipscale.certificates.proof import AT_ONCE
 from lipscale.data import Samples, as_input
+from lipscale.data.dataset import stacked
 from lipscale.metrics import ClassScores, Scores, class_advice, measure, score_classes
 from lipscale.metrics.class_verdict import hollow
 from lipscale.metrics.intervals import Interval, share_interval
@@ -81,9 +81,9 @@ def evaluate(
     A threshold decides on the answers, and so on accuracy, classes and radii; calibration is that of the probabilities.
     """
     proof, labels = prove(net, samples.inputs.shape[1:]), samples.labels.long()
-    certificates = [proof(as_input(chunk)) for chunk in samples.inputs.split(AT_ONCE)]
-    parts = [(certificate.logits, *decided(certificate, threshold)) for certificate in certificates]
-    logits, answers, radii = (torch.cat(part) for part in zip(*parts, strict=True))
+    certificates = (proof(as_input(chunk)) for chunk in samples.chunks(most=AT_ONCE, itemsize=8))
+    parts = ((certificate.logits, *decided(certificate, threshold)) for certificate in certificates)
+    logits, answers, radii = stacked(parts)
     right = answers == labels
     scores = measure(logits, labels, calibration_size=calibration_size, tolerance=tolerance)
     certified = certified_within(radii * right, epsilons)

@@ -5,14 +5,15 @@ from torch import Tensor, nn
 
 from lipscale import _processes as processes
 from lipscale.data import Samples, as_input
+from lipscale.data.dataset import stacked
 from lipscale.training.batches import MEASURED_AT_ONCE, Batches
 
 
 @torch.no_grad()
 def predict(net: nn.Module, data: Batches) -> tuple[Tensor, Tensor]:
     """The logits (N, C) and labels (N,) of all samples."""
-    logits, labels = zip(*((net(inputs), labels) for inputs, labels in data.in_order()), strict=True)
-    return processes.gather(torch.cat(logits)), processes.gather(torch.cat(labels))
+    logits, labels = stacked((net(inputs), labels) for inputs, labels in data.in_order())
+    return processes.gather(logits), processes.gather(labels)
 
 
 @torch.no_grad()
