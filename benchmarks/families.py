@@ -32,7 +32,7 @@ from lipscale.errors import UserError
 from lipscale.layers.families import FAMILIES
 from lipscale.runs import Settings, evaluate
 from lipscale.runs.assembly import assemble, resolve
-from lipscale.settings import TrainingSettings, replace
+from lipscale.settings import ModelSettings, TrainingSettings, replace
 from lipscale.training import budget, fit
 from lipscale.training.fitting import new_training
 
@@ -66,7 +66,6 @@ def one_run(family, objective, data, cpu, seed, data_dir, changes):
     """A training that ends with its CPU-seconds, and what it is worth."""
     start = time.process_time()
     _processes.clock = time.process_time  # a busy machine must not change what is measured
-    torch.set_num_threads(1)
     asked = {"data": data, "data_dir": data_dir, "seed": seed, "layers": family, "device": "cpu"}
     asked |= {**OBJECTIVES[objective], **changes}
     settings = Settings.checked({**asked, "minutes": cpu / 60})
@@ -85,21 +84,37 @@ def one_run(family, objective, data, cpu, seed, data_dir, changes):
     width, epochs = budget.fit_to_time(left, time_epoch, width=settings.width, is_scalable=scalable)
     settings = replace(settings, width=width or default)
     parts = assemble(settings, dataset, preprocessing)
-    before = _peak_rss()
     found = fit(parts.net, parts.train, parts.calibration, progress=False, **{**values, "epochs": epochs})
-    taken, memory = time.process_time() - start, _peak_rss() - before
+    taken = time.process_time() - start
     metrics = evaluate(found.net, dataset.test, epsilons=EPSILONS, calibration_size=found.calibration_size).metrics
     certified, at_half = metrics.certified_accuracy.values()
+    network = settings.model_dump(include=set(ModelSettings.model_fields))
     return {
         **{"family": family, "objective": objective, "data": data, "cpu": cpu, "seed": seed},
         **{"changes": changes, "taken": taken},
         **{"width": settings.width, "epochs": epochs, "L": found.lipschitz, "accuracy": metrics.accuracy},
         **{"ece": metrics.ece, "ece_limit": metrics.ece_limit, "calibrated": metrics.calibrated},
-        **{"certified": certified, "certified_at_half": at_half, "memory": memory},
+        **{"certified": certified, "certified_at_half": at_half},
+        "memory": measured(
+            "--memory", {"shape": dataset.test.inputs.shape[1:], "batch": settings.batch_size, **network}
+        ),
         "bound_over_L": metrics.lipschitz_bound / found.lipschitz,
         "tightness": tightness(found.net, as_input(dataset.test.inputs[:SLOPES_AT])),
         "step_ratio": step_ratio(settings, dataset, preprocessing),
     }
+
+
+def memory_of(shape, batch, **chosen):
+    """The megabytes that a network and two of its training steps add to a fresh process at their peak."""
+    settings = Settings.checked(chosen)
+    inputs, labels = torch.rand(2 * batch, *shape), torch.arange(2 * batch) % 10
+    before = _peak_rss()
+    net = models.build(settings, 10, tuple(shape))
+    training = new_training(net, (inputs, labels), (inputs[:20], labels[:20]), {"batch_size": batch})
+    net.train()
+    for some, their in training.train.epoch("memory", 1):
+        budget.train_step(training, some, their, budget.random_stream(0, "memory"))
+    return _peak_rss() - before
 
 
 def tightness(net, inputs):
@@ -172,9 +187,9 @@ def write_page(path, text):
     path.write_text(f"{head}\n{text.rstrip()}\n{tail}")
 
 
-def in_a_process(wanted, data_dir):
-    """One run in a process of its own, so that its memory is its own; nothing where it cannot be made."""
-    command = [sys.executable, "-m", "benchmarks.families", "--one", json.dumps({**wanted, "data_dir": data_dir})]
+def measured(what, arguments):
+    """What a process of its own finds, so that its time and memory are its own; nothing where it cannot be made."""
+    command = [sys.executable, "-m", "benchmarks.families", what, json.dumps(arguments)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
 
@@ -200,7 +215,7 @@ def main():
         wanted = {"family": family, "objective": objective, "data": data, "cpu": cpu, "seed": seed, "changes": changes}
         if any(wanted.items() <= row.items() for row in rows):
             continue
-        row = in_a_process(wanted, arguments.data_dir)
+        row = measured("--run", {**wanted, "data_dir": arguments.data_dir})
         if row is None:
             continue
         rows.append(row)
@@ -212,9 +227,11 @@ def main():
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--one"]:
+    inside = {"--run": one_run, "--memory": memory_of}
+    if sys.argv[1:2] and sys.argv[1] in inside:
+        torch.set_num_threads(1)
         try:
-            print(json.dumps(one_run(**json.loads(sys.argv[2]))))
+            print(json.dumps(inside[sys.argv[1]](**json.loads(sys.argv[2]))))
         except UserError as error:
             sys.exit(f"{sys.argv[2]}: {error}")
     else:

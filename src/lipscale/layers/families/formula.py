@@ -1,11 +1,14 @@
 """Weights by a formula, and what their raw parameters start from."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
 from lipscale.layers.scale import UnitWeight
+
+Start = Callable[[int, int, int], nn.Parameter]  # (outputs, inputs, kernel_size) -> raw taps (k, k, rows, columns)
 
 
 class Formula(UnitWeight):
@@ -32,10 +35,10 @@ def as_kernel(taps: Tensor) -> Tensor:
     return taps.permute(2, 3, 0, 1).contiguous()
 
 
-def random_taps(outputs: int, inputs: int, kernel_size: int, *, size: float = 1.0) -> nn.Parameter:
-    """Raw taps to start from: Gaussian, their symbols of about this norm."""
+def random_taps(outputs: int, inputs: int, kernel_size: int) -> nn.Parameter:
+    """Raw taps to start from: Gaussian, their symbols of about norm 1."""
     taps = torch.randn(kernel_size, kernel_size, outputs, inputs)
-    return nn.Parameter(taps * size / (kernel_size * (outputs**0.5 + inputs**0.5)))
+    return nn.Parameter(taps / (kernel_size * (outputs**0.5 + inputs**0.5)))
 
 
 def spread_taps(outputs: int, inputs: int, kernel_size: int) -> nn.Parameter:

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from lipscale.layers.circular import CircularConv2d
 from lipscale.layers.families.family import Conv, Family, kernel_conv, kernel_linear
+from lipscale.layers.families.formula import Start
 from lipscale.layers.scale import UnitWeight
 
 Map = Callable[[Tensor, int, int], Tensor]  # (raw matrices, outputs, inputs) -> matrices (..., outputs, inputs)
-Start = Callable[[int, int, int], nn.Parameter]  # (outputs, inputs, kernel_size) -> raw taps (k, k, rows, columns)
 
 
 class Orthogonalised(UnitWeight):

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lipscale.layers.families.family import Family, kernel_conv, kernel_linear
-from lipscale.layers.families.formula import as_kernel, random_taps
+from lipscale.layers.families.formula import Start, as_kernel, random_taps, spread_taps
 from lipscale.layers.norms import conv_norm, matrix_norm
 from lipscale.layers.scale import UnitWeight
 
@@ -24,10 +24,10 @@ class Normalised(UnitWeight):
 
     probe: Tensor
 
-    def __init__(self, inputs: int, outputs: int, kernel_size: int, stride: int) -> None:
+    def __init__(self, inputs: int, outputs: int, kernel_size: int, stride: int, *, start: Start = random_taps) -> None:
         super().__init__()
         self.stride = stride
-        self.taps = random_taps(outputs, inputs, kernel_size)
+        self.taps = start(outputs, inputs, kernel_size)
         side = 1 if kernel_size == stride else max(SIDE, 2 * kernel_size)
         self.register_buffer("probe", torch.randn(1, inputs * stride**2, side, side))
         with torch.no_grad():
@@ -64,10 +64,12 @@ class Normalised(UnitWeight):
         return norm.clamp_min(torch.finfo(kernel.dtype).tiny)
 
 
+# all singular values start at 1: of a Gaussian matrix most are so far below the largest that little gets through
+source = partial(Normalised, start=spread_taps)
 SPECTRAL = Family(
     "spectral",
     "Miyato et al., 2018",
     "one power iteration on 8 x 8 pixels",
-    partial(kernel_conv, Normalised),
-    partial(kernel_linear, Normalised),
+    partial(kernel_conv, source),
+    partial(kernel_linear, source),
 )
