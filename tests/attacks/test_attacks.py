@@ -6,10 +6,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from pyautoattack import AutoAttack
+from pyautoattack.square import SquareAttack
 from torch import nn
 
 from lipscale import models
 from lipscale.attacks import apgd, autoattack, calibration_attack, pgd
+from lipscale.attacks.autoattack import takes_squares
 from lipscale.attacks.ball import distances, project
 from lipscale.errors import UserError
 from lipscale.runs.attack_cache import KeptTensors
@@ -161,6 +163,19 @@ def test_autoattack_takes_any_number_of_classes(classes):
     broken = autoattack(net, x, y, epsilon=3.0)
     assert (net(broken).argmax(1) != y).any()
     assert (distances(broken, x) <= 3.0 * (1 + 1e-5)).all()
+
+
+@pytest.mark.parametrize("height", [2, 5, 8, 11, 12, 13, 14, 15, 17, 18, 19, 20, 23, 24, 25, 28, 32, 64])
+def test_the_square_attack_is_left_out_where_upstream_fails(height):
+    for width in (height, height + 2, 3 * height):
+        net = nn.Sequential(nn.Flatten(), nn.Linear(height * width, 2))
+        square = SquareAttack(net, norm="L2", eps=0.01, n_queries=5, device="cpu")
+        try:
+            square.perturb(torch.rand(2, 1, height, width))
+        except (RuntimeError, ZeroDivisionError):
+            assert not takes_squares(height, width)
+        else:
+            assert takes_squares(height, width)
 
 
 def test_autoattack_says_what_it_needs(digits_net, digits, monkeypatch):

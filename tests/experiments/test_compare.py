@@ -1,5 +1,6 @@
 """What do I gain: the rule, the split that all share, the linear model's radii, and the command as a whole."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -132,6 +133,7 @@ def test_the_command_compares_goes_on_and_does_nothing_twice(table):
     done = lipscale("compare", "--data", table, *flags, cwd=table.parent, env={"COLUMNS": "160"})
     for word in ("LiST", "twin + temperature", "gradient boosting + calibration", "Choose ", "n/a", "CPU time"):
         assert word in done.stdout
+    assert not [line for line in done.stdout.splitlines() if line.startswith("LiST") and re.search(r" s \*", line)]
     page = Path(table.parent / "comparisons" / "iris" / "compare.html")
     assert "Choose " in page.read_text()
     assert "log-loss" in page.read_text().split("<svg")[1].split("</svg>")[0]

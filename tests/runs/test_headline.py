@@ -42,6 +42,8 @@ def test_five_numbers_and_no_more():
         "training time": "0 s",
     }
     assert numbers["training time"].note == "44 epochs, 1,000 samples"
+    in_turns = first_numbers(made_up_metrics(phase2_epochs=4, train_size=96, calibration_size=96))
+    assert in_turns["training time"].note == "44 epochs, 96 samples"
     assert first_numbers(made_up_metrics(lipschitz_constant=None))["certified accuracy"].value == "none"
 
 

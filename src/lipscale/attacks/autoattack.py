@@ -1,6 +1,7 @@
 """AutoAttack (Croce and Hein, 2020) through the extra `attack`."""
 
 import hashlib
+import logging
 from collections.abc import Callable, MutableMapping, Sequence
 from importlib.util import find_spec
 from typing import Any
@@ -9,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from lipscale.errors import UserError
+
+log = logging.getLogger("lipscale")
 
 BATCH = 250  # AutoAttack's own
 CLASSES_FOR_DLR = 4  # the targeted DLR loss compares four logits
@@ -67,7 +70,7 @@ def autoattack(
     finished = {} if finished is None else finished
     with torch.no_grad():
         logits = torch.cat([net(batch) for batch in inputs.split(batch_size)])
-    attack = _standard(net, logits.shape[1], epsilon, seed, inputs.device)
+    attack = _standard(net, inputs, logits.shape[1], epsilon, seed)
     parts = attack.attacks_to_run
     found = inputs.clone()
     left = (logits.argmax(1) == labels).nonzero().squeeze(1)
@@ -89,15 +92,26 @@ def autoattack(
     return found
 
 
-def _standard(net: nn.Module, classes: int, epsilon: float, seed: int, device: torch.device) -> Any:
+def _standard(net: nn.Module, inputs: Tensor, classes: int, epsilon: float, seed: int) -> Any:
     from pyautoattack import AutoAttack
 
-    attack = AutoAttack(net, norm="L2", eps=epsilon, version="standard", seed=seed, device=device)
+    attack = AutoAttack(net, norm="L2", eps=epsilon, version="standard", seed=seed, device=inputs.device)
     # it targets nine classes unless told that there are fewer
     attack.apgd_targeted.n_target_classes = attack.fab.n_target_classes = min(9, classes - 1)
     if classes < CLASSES_FOR_DLR:
         attack.attacks_to_run = ["apgd-ce", "fab", "square"]
+    height, width = inputs.shape[2:]
+    if not takes_squares(height, width):
+        attack.attacks_to_run.remove("square")
+        log.warning(f"AutoAttack's square attack fails on pictures of {height} x {width}: left out")
     return attack
+
+
+def takes_squares(height: int, width: int) -> bool:
+    """Whether upstream's first squares, a fifth of the height, fit; those of one pixel may stick out."""
+    side = height // 5
+    start = (height - 5 * side) // 2
+    return side == 1 or (side > 1 and all(start + length // side * side <= length for length in (height, width)))
 
 
 def _run(attack: Any, inputs: Tensor, labels: Tensor) -> Tensor:

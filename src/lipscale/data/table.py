@@ -131,7 +131,8 @@ def _note(cells: Cells, read: tuple[Column, np.ndarray] | None) -> str:
         return "different in each row and left out, as ids are (name it in `numbers` to learn from it)"
     column, values = read
     if column.other:
-        return f"of too many categories: the {len(column.categories) - 1} commonest stay, all others are one (`drop`)"
+        kept = f"the {len(column.categories) - 1} commonest stay, all others are one"
+        return f"of too many categories: {kept}; `drop` leaves it out"
     if column.categories:
         return "taken for categories, as codes with leading zeros are (`numbers`)" if cells.is_padded else ""
     if column.dates:

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from lipscale.experiments.choice import log_loss
 from lipscale.experiments.compare import Candidate
 from lipscale.metrics.verdict import points
-from lipscale.report.theme import BAND, SERIES, Drawn, style
+from lipscale.report.theme import BAND, INK, SERIES, Drawn, style
 
 
 def compared(candidates: Sequence[Candidate], chosen: Candidate) -> Drawn:
@@ -21,8 +21,8 @@ def compared(candidates: Sequence[Candidate], chosen: Candidate) -> Drawn:
         figure = Figure(figsize=(7.6, 0.9 + 0.3 * len(order)))
         losses, calibration = figure.subplots(1, 2, sharey=True)
         losses.barh(names, list(map(log_loss, order)), color=colours)
-        calibration.barh(names, errors, color=colours, xerr=[[0.0] * len(order), above], capsize=2)
+        calibration.barh(names, errors, color=colours, xerr=[[0.0] * len(order), above], ecolor=INK, capsize=2)
         losses.set(xlabel="log-loss")
-        calibration.set(xlabel="calibration error, and its limit (points)")
+        calibration.set(xlabel="calibration error (points)")
     said = [f"{c.name}: log-loss {log_loss(c):.4f}, {points(e / 100)}." for c, e in zip(order, errors, strict=True)]
     return Drawn("compared", "Log-loss and calibration error", figure, said[::-1])

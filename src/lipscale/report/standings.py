@@ -8,7 +8,7 @@ from lipscale.metrics.verdict import percent, points
 from lipscale.report.record import RunRecord
 from lipscale.runs.headline import Headline, headline
 
-LOWER_IS_BETTER = ("log-loss", "calibration error", "training time", "time")
+LOWER_IS_BETTER = ("log-loss", "calibration error", "training time", "CPU time")
 RANKED_BY = "log-loss"  # it pays for errors and for wrong confidence alike
 
 

@@ -41,7 +41,9 @@ def first_numbers(metrics: Metrics) -> dict[str, Cell]:
     beside = "" if rate is None else f"; always {metrics.commonest!r}: {percent(rate)}"
     limit = points(metrics.calibration_error_limits[1])
     trained = counted(metrics.phase1_epochs + metrics.phase2_epochs, "epoch")
-    samples = metrics.train_size + metrics.calibration_size
+    # where all data steer L in turns, what calibrates is what trains
+    in_turns = metrics.calibration_size == metrics.train_size
+    samples = metrics.train_size + (0 if in_turns else metrics.calibration_size)
     proven = next(iter(metrics.certified_accuracy.items()), None) if metrics.is_certified else None
     constant = metrics.lipschitz_constant
     return {
