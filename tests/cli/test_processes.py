@@ -95,6 +95,28 @@ def test_what_is_wrong_is_one_line_and_leaves_nothing(tmp_path, message, flags):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("here", "message"),
+    [
+        ("--offset $RANK --out ../run", "process 1 has other settings than process 0"),
+        ("--limit 20$RANK --out ../run", "process 1 has other data than process 0"),
+        ("--out run", "process 1: run/settings.yaml cannot be seen on"),
+    ],
+)
+def test_processes_that_differ_are_told_and_leave_no_run(tmp_path, here, message):
+    command = (
+        f"mkdir w$RANK && cd w$RANK && exec {sys.executable} -m lipscale train {' '.join(SMALL)} --epochs 1 {here}"
+    )
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python"]
+    done = subprocess.run(
+        [*torchrun, "sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, env=ONE_THREAD, timeout=120
+    )
+    (line,) = (line for line in done.stderr.splitlines() if line.startswith("lipscale: "))
+    assert message in line
+    assert not list(tmp_path.rglob("run"))
+
+
 def test_torchrun_has_started_the_processes_already():
     done = lipscale("train", "--processes", 2, check=False, env={"TORCHELASTIC_RUN_ID": "x", "RANK": "0"})
     assert "leave --processes out" in done.stderr

@@ -199,6 +199,7 @@ def test_what_is_wrong_with_an_engine_is_said_in_one_line(tmp_path, monkeypatch)
     assert "has no address" in complaint("local", "tcp://here")
     monkeypatch.setattr("lipscale.experiments.engines.PATIENCE", 1)
     assert "no Dask scheduler answers at 'tcp://127.0.0.1:1'" in complaint(installed("dask"), "tcp://127.0.0.1:1")
+    assert "no Ray cluster answers at '127.0.0.1:1'" in complaint(installed("ray"), "127.0.0.1:1")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "no sbatch" in complaint(installed("slurm"))
     for name, module in MODULES.items():

@@ -4,6 +4,7 @@ import importlib
 import logging
 import os
 import shutil
+import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -72,8 +73,9 @@ def _ray(address: str | None, jobs: int, cores: int, folder: Path) -> Iterator[E
     how: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
     own = {"num_cpus": jobs * cores, "include_dashboard": False, "address": "local"}
     try:
+        _knock(address or "")
         ray.init(**how, **({"address": address} if address else own))
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         raise UserError(f"no Ray cluster answers at {address!r}: {_first_line(error)}") from None
     try:
         there = ray.cluster_resources()
@@ -84,6 +86,13 @@ def _ray(address: str | None, jobs: int, cores: int, folder: Path) -> Iterator[E
         yield Engine(_RayExecutor(ray, needs), places)
     finally:
         ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """See that somebody listens at HOST:PORT: Ray itself would try for minutes, and fill the screen."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if port.isdigit():
+        socket.create_connection((host, int(port)), PATIENCE).close()
 
 
 class _RayExecutor(Executor):

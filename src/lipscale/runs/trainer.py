@@ -16,7 +16,7 @@ from torch import nn
 from lipscale import _processes as processes
 from lipscale._files import append_durably, save_tensors, write_atomically
 from lipscale.data import Dataset
-from lipscale.errors import LostProcessError, StoppedError, UnusableError, UnwritableError
+from lipscale.errors import LostProcessError, StoppedError, UnusableError, UnwritableError, UserError
 from lipscale.runs import folder as files
 from lipscale.runs.assembly import Parts, assemble, device_of, read_data, resolve, within_minutes
 from lipscale.runs.evaluation import Metrics, advised, evaluate
@@ -69,6 +69,7 @@ def train(
             "preprocessing": asdict(preprocessing),
         }
         processes.require_same("data", about)
+        processes.require_same("settings", settings.model_dump_json(exclude=PLACES))
         if settings.minutes is not None:
             settings = within_minutes(settings, dataset, preprocessing, started=started)
         parts = processes.in_all(lambda: assemble(settings, dataset, preprocessing))
@@ -76,7 +77,11 @@ def train(
         processes.in_all(lambda: require_room(parts.net, settings, parts.train, parts.calibration))
         # only now: a run that cannot start leaves nothing behind
         folder = processes.by_first(lambda: _begin(settings, about, parts.net, held))
-        processes.in_all(lambda: files.require_shared(folder / files.SETTINGS))
+        try:
+            processes.in_all(lambda: files.require_shared(folder / files.SETTINGS))
+        except UserError:
+            processes.by_first(lambda: files.clear(folder))
+            raise
         on_start(folder, settings)
         return _fit(folder, settings, parts, progress, on_epoch, should_stop)
 
