@@ -191,7 +191,9 @@ class TestFormulas:
         (weight,) = [m for m in _conv("cayley", 3, 5, 3).modules() if isinstance(m, CircularConv2d)]
         weight(torch.rand(1, 3, 4, 6))
         taps = weight.source.taps.detach().double()  # (k, k, 5, 3)
-        symbols = torch.fft.fft2(taps, s=(4, 6), dim=(0, 1))[1, 2]
+        image = torch.zeros(4, 6, 5, 3, dtype=torch.float64)
+        image[:3, :3] = taps
+        symbols = torch.fft.fft2(image.roll((-1, -1), (0, 1)), dim=(0, 1))[1, 2]  # the middle tap is the pixel itself
         u, v = symbols[:3], symbols[3:]
         a, eye = u - u.mH + v.mH @ v, torch.eye(3, dtype=torch.complex128)
         tall = torch.cat((torch.linalg.solve(eye + a, eye - a), -2 * v @ torch.linalg.inv(eye + a)))

@@ -90,11 +90,11 @@ def test_hkr_is_torchlips_of_the_unit_network(batch, alpha, present):
     torch.testing.assert_close(losses.hkr_loss(z, y, lipschitz=L, radius=0.3, alpha=alpha), theirs)
 
 
-@pytest.mark.parametrize("name", ["hkr", "cll"])
-def test_hkr_and_cll_see_no_scale(batch, name):
-    """L <- L / T* then changes the probabilities alone, as the issue's one step at the end does."""
+@pytest.mark.parametrize("asked", [{"objective": "hkr"}, {"objective": "hkr", "margin": 0.0}, {"objective": "cll"}])
+def test_hkr_and_cll_see_no_scale(batch, asked):
+    """L <- L / T* then changes the probabilities alone: one step at the end is all that the feedback does."""
     z, y = batch
-    at = [method_of(Settings(objective=name), constant=lambda k=k: k * L).loss(k * z, y) for k in (1.0, 0.25)]
+    at = [method_of(Settings(**asked), constant=lambda k=k: k * L).loss(k * z, y) for k in (1.0, 0.25)]
     torch.testing.assert_close(*at)
 
 

@@ -24,16 +24,23 @@ def potential_norm(layer: Any, bound: Walk) -> float:
     weight = layer.weight
     if weight.ndim == 2:
         return matrix_norm(weight)
-    if any(len(shape) != 3 for shape in bound.shapes(layer)):
-        raise UserError(f"{type(layer).__name__} takes images (C, H, W), {bound.listed(layer)}: no bound")
+    _require_images(layer, bound)
     shape, side = bound.shape(layer), weight.shape[-1]
     pads = (side // 2, side // 2)
     is_plane = layer.padding_mode == "zeros"
     return norm_of(weight, Geometry((side, side), padding=(pads, pads), size=shape and shape[1:] if is_plane else None))
 
 
+def _require_images(layer: Any, bound: Walk) -> None:
+    """With fewer dimensions a convolution takes samples for channels."""
+    if any(len(shape) != 3 for shape in bound.shapes(layer)):
+        raise UserError(f"{type(layer).__name__} takes images (C, H, W), {bound.listed(layer)}: no bound")
+
+
 def exponential_bound(layer: Any, bound: Walk) -> float:
     """1 for a skew S of norm at most sqrt(3), and what the part E of S that is not skew can add: ||E|| e^||S||."""
+    if layer.weight.ndim == 4:
+        _require_images(layer, bound)
     sigma = float(layer.sigma)
     skew, error = absolute_sum(layer.weight) / sigma, absolute_sum(_not_skew(layer.weight)) / sigma
     series = 1.0 if skew <= math.sqrt(3) - error else sum(skew**k / math.factorial(k) for k in range(4))

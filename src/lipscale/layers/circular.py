@@ -88,6 +88,9 @@ class CircularConv2d(CircularOperator, ScaledLayer):
 
     def forward(self, x: Tensor) -> Tensor:
         """See `CircularOperator`."""
+        inputs = cast(Any, self.source).inputs
+        if x.ndim != 4 or x.shape[1] != inputs:
+            raise UserError(f"{self.name} takes images (B, {inputs}, H, W), got {tuple(x.shape)}")
         if self.size == (0, 0):
             cast(Any, self.source).size.copy_(torch.tensor(x.shape[-2:]))
             self.drop_cache()

@@ -9,6 +9,7 @@ from lipscale.layers.families.frequencies import frequency_family
 # relative to the trace: keeps the inverse finite. The norm is at most 1 for every value >= 0, and 1 to the last digits
 # for this one
 EPSILON = 1e-7
+LEAST = 1e-20  # of a trace: nothing reflects nothing
 
 
 def reflector(raw: Tensor, outputs: int, inputs: int) -> Tensor:
@@ -16,7 +17,7 @@ def reflector(raw: Tensor, outputs: int, inputs: int) -> Tensor:
     gram = raw.mH @ raw
     size = gram.diagonal(dim1=-2, dim2=-1).real.mean(-1)[..., None, None]
     rank = torch.eye(raw.shape[-1], dtype=raw.dtype, device=raw.device)
-    eps = EPSILON * size.clamp_min(torch.finfo(size.dtype).tiny)
+    eps = max(EPSILON, 8 * torch.finfo(size.dtype).eps) * size.clamp_min(LEAST)
     projected = raw[..., :outputs, :] @ torch.linalg.solve(gram + eps * rank, raw[..., :inputs, :].mH)
     return torch.eye(outputs, inputs, dtype=raw.dtype, device=raw.device) - 2 * projected
 

@@ -85,8 +85,9 @@ class Family:
             self.refuse(asked, "its stride is larger than its kernel", nearest="bcop")
         if self.needs_odd and asked.kernel_size % 2 == 0 and asked.stride == 1:
             self.refuse(asked, "its kernels have a centre, so an odd size", nearest="aoc")
-        if is_larger and max(asked.inputs, asked.outputs) < self.least_channels:
-            nearest = "aoc" if max(asked.inputs, asked.outputs) > 1 else "aol"
+        channels = max(asked.inputs * (asked.stride**2 if self.sees_patches else 1), asked.outputs)
+        if is_larger and channels < self.least_channels:
+            nearest = "aoc" if channels > 1 else "aol"
             self.refuse(asked, f"it needs at least {self.least_channels} channels on one side", nearest=nearest)
 
     def refuse(self, asked: object, why: str, *, nearest: str | None = None) -> NoReturn:

@@ -1,11 +1,13 @@
 """Families that make a matrix orthogonal: dense and 1 x 1 layers as they are, larger kernels frequency by frequency."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
+from lipscale.errors import UserError
 from lipscale.layers.circular import CircularConv2d
 from lipscale.layers.families.family import Conv, Family, kernel_conv, kernel_linear
 from lipscale.layers.families.formula import Start
@@ -37,8 +39,24 @@ class Orthogonalised(UnitWeight):
     def _mapped(self, taps: Tensor, to_unit: Map) -> Tensor:
         if len(taps) == 1:  # (1, 1, rows, columns) -> (outputs, inputs, 1, 1)
             return to_unit(taps, self.outputs, self.inputs).permute(2, 3, 0, 1).contiguous()
-        symbols = torch.fft.rfft2(taps, s=self.size.tolist(), dim=(0, 1))
+        symbols = symbols_of(taps, *self.size.tolist())
         return torch.view_as_real(to_unit(symbols, self.outputs, self.inputs).resolve_conj().contiguous())
+
+
+def symbols_of(taps: Tensor, height: int, width: int) -> Tensor:
+    """The symbols (h, w / 2 + 1, ...) of taps (k, k, ...) around their centre; on a small image they wrap around."""
+    if height == 0:
+        raise UserError("a convolution with a transform has seen no image yet, so its size is open: call it once")
+    rows, columns = (_phases(side, taps) for side in (height, width))
+    return torch.einsum("ht,tu...,wu->hw...", rows, taps.to(rows.dtype), columns[: width // 2 + 1])
+
+
+def _phases(side: int, taps: Tensor) -> Tensor:
+    """e^{-2 pi i f t / n} for the frequencies f of a ring and the places t of the taps, (n, k)."""
+    places = torch.arange(len(taps), device=taps.device) - len(taps) // 2
+    angles = -2 * math.pi * (torch.outer(torch.arange(side, device=taps.device), places) % side).double() / side
+    phases = torch.polar(torch.ones_like(angles), angles)
+    return phases if taps.dtype == torch.float64 else phases.to(torch.complex64)
 
 
 def frequency_family(name: str, paper: str, cost: str, *, start: Start, train: Map, exact: Map | None = None) -> Family:

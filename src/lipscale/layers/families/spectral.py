@@ -58,7 +58,10 @@ class Normalised(UnitWeight):
         with torch.no_grad():
             image = F.conv2d(F.pad(self.probe, (0, reach) * 2, mode="circular"), kernel)
             back = F.conv2d(F.pad(image, (reach, 0) * 2, mode="circular"), kernel.transpose(0, 1).flip(-1, -2))
-            self.probe.copy_(back / back.norm().clamp_min(torch.finfo(back.dtype).tiny))
+            size = back.norm()
+            # a kernel of zeros, or one that underflows, tells nothing, and must not end the iteration for good
+            if size > torch.finfo(back.dtype).tiny:
+                self.probe.copy_(back / size)
             probe = self.probe.clone()
         norm = F.conv2d(F.pad(probe, (0, reach) * 2, mode="circular"), kernel).norm()
         return norm.clamp_min(torch.finfo(kernel.dtype).tiny)
