@@ -128,7 +128,7 @@ def step_ratio(settings, dataset, preprocessing):
     """CPU-seconds of a training step over those of the unconstrained twin's, in turns."""
     trainings = {}
     for method in ("list", "standard"):
-        open_again = {"objective": "offset", "offset": None, "margin": None, "lipschitz": None, "learning_rate": None}
+        open_again = {"objective": "offset", "offset": 0.0, "margin": 0.0, "lipschitz": None, "learning_rate": None}
         made = replace(settings, method=method, optimizer="auto", **open_again)
         parts = assemble(made, dataset, preprocessing)
         values = made.model_dump(include=set(TrainingSettings.model_fields))

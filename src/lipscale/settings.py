@@ -122,13 +122,13 @@ class TrainingSettings(StageSettings):
         "What a constrained network is trained for: the paper's cross-entropy with an offset, or another way to ask "
         "for margins (see docs/FAMILIES.md).",
     )
-    offset: NotNegative | None = setting(
-        None, "Margin offset xi of the loss; larger is more robust. Default 0, of annealing 2."
+    offset: NotNegative = setting(
+        0.0, "Margin offset xi of the loss; larger is more robust. Of annealing 2 where it is 0."
     )
-    margin: NotNegative | None = setting(
-        None,
-        "A radius that training asks for: of objective offset xi = sqrt(2) `margin` L, on top of `offset` (default 0); "
-        "also of hkr (0.5), emma and cll (0.25).",
+    margin: NotNegative = setting(
+        0.0,
+        "A radius that training asks for: of objective offset xi = sqrt(2) `margin` L, on top of `offset`; "
+        "also of hkr (0.5 where it is 0), emma and cll (0.25).",
     )
     tau: Positive | None = setting(None, "Of objective tau: the slope that the loss sees. Default 0.7.")
     alpha: Share | None = setting(None, "Of objective hkr: the weight of the hinge against the distance. Default 0.95.")
@@ -210,8 +210,6 @@ class TrainingSettings(StageSettings):
         if value and name not in OBJECTIVES[objective]:
             suitable = " or ".join(key for key, own in OBJECTIVES.items() if name in own)
             raise ValueError(f"means nothing to objective {objective}: leave it out, or use objective {suitable}")
-        if value == 0 and name == "margin" and objective in ("emma", "cll"):
-            raise ValueError(f"objective {objective} needs a radius above 0")
         return value
 
     @field_validator("lipschitz", "objective", "offset", "margin", "phase1_only")
@@ -220,11 +218,7 @@ class TrainingSettings(StageSettings):
         """A constant and a margin in its units mean nothing to a network that no constant holds, nor do phases."""
         method, name = about.data.get("method", "list"), about.field_name or ""
         suitable = ("list",) if name == "phase1_only" else CONSTRAINED
-        # L0 = 1 scales nothing, an offset of 0 moves nothing
-        harmless = {
-            cls.model_fields[name].default,
-            *({"lipschitz": {1.0}, "offset": {0.0}, "margin": {0.0}}.get(name, ())),
-        }
+        harmless = {cls.model_fields[name].default, *({1.0} if name == "lipschitz" else ())}  # L0 = 1 scales nothing
         if method not in suitable and value not in harmless:
             raise ValueError(f"means nothing to method {method}: leave it out, or use {' or '.join(suitable)}")
         return value
@@ -257,9 +251,9 @@ class TrainingSettings(StageSettings):
         return self.method in CONSTRAINED
 
     def asked(self, name: str) -> float:
-        """A parameter of the objective: as it was set, or its default."""
+        """A parameter of the objective: as it was set, or where it is 0 or left out its default."""
         value: float | None = getattr(self, name)
-        return OBJECTIVES[self.objective].get(name, 0.0) if value is None else value
+        return value or OBJECTIVES[self.objective].get(name, 0.0)
 
 
 class RunSettings(StageSettings):

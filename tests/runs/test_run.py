@@ -197,7 +197,7 @@ def test_a_checkpoint_of_another_run_is_refused(finished, tmp_path):
     other = shutil.copytree(finished.folder, tmp_path / "other")
     (other / "metrics.json").unlink()
     text = (other / "settings.yaml").read_text()
-    (other / "settings.yaml").write_text(text.replace("offset: null", "offset: 1.0"))
+    (other / "settings.yaml").write_text(text.replace("offset: 0.0", "offset: 1.0"))
     with pytest.raises(UserError, match="no checkpoint of a run with these settings"):
         resume(other)
     (other / "settings.yaml").write_text(text.replace("seed: 0", "seed: 1"))  # which draws other training data, too

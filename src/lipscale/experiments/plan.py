@@ -87,7 +87,7 @@ def describe(run: Planned) -> str:
         "retrained": run.takes == "lipschitz",
         f"L={constant or 1:g}": constant is not None and run.takes != "lipschitz",
         settings.objective: settings.objective != "offset",
-        f"xi={settings.offset or 0:g}": settings.offset,
+        f"xi={settings.offset:g}": settings.offset,
         "phase1": settings.phase1_only,
         "restarted": settings.phase2_start == "restart",
         f"seed={settings.seed}": True,

@@ -78,7 +78,7 @@ def objective(
     """What a network of constant L is trained for. A margin is a radius, and moves with L."""
     asked, radius = settings.asked, settings.asked("margin")
     # of no matter to the others, and to read it takes time on a GPU
-    lipschitz = constant() if radius or settings.objective == "hkr" else 1.0
+    lipschitz = constant() if radius else 1.0
     objectives: dict[str, Loss] = {
         "offset": partial(offset_cross_entropy, offset=asked("offset") + offset_of(radius, lipschitz)),
         "tau": partial(tau_cross_entropy, tau=asked("tau")),
