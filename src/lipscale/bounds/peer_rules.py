@@ -13,10 +13,11 @@ from orthogonium.layers.linear import OrthoLinear, UnitNormLinear
 from orthogonium.reparametrizers import BatchedBjorckOrthogonalization, BatchedPowerIteration
 from torch import Tensor, nn
 
-from lipscale.bounds.torch_rules import as_pair, conv_bound, geometry, linear_bound, one
+from lipscale.bounds.torch_rules import conv_bound, geometry, linear_bound, one
 from lipscale.bounds.walk import RULES, Walk, on_images
 from lipscale.errors import UserError
 from lipscale.layers.norms import matrix_norm
+from lipscale.layers.projectors import as_pair
 
 # float32 rounding of a composed kernel
 MOVING = 1 + 1e-4

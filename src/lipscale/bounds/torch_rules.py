@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from lipscale.bounds.walk import RULES, Rule, Walk, on_images
 from lipscale.errors import UserError
 from lipscale.layers.norms import Geometry, conv_norm, matrix_norm, norm_of
+from lipscale.layers.projectors import as_pair
 
 
 def linear_bound(layer: Any, bound: Walk) -> float:
@@ -85,12 +86,6 @@ def adaptive_average_bound(layer: nn.AdaptiveAvgPool2d, bound: Walk) -> float:
         lines = torch.eye(size, dtype=torch.float64).unsqueeze(1)
         norms.append(matrix_norm(F.adaptive_avg_pool1d(lines, out or size).squeeze(1)))
     return math.prod(norms)
-
-
-def as_pair(value: Any) -> tuple[int, int]:
-    """A setting of a 2-d layer, which torch takes as one number or as two."""
-    values = tuple(value) if isinstance(value, tuple | list) else (value,)
-    return (values[0], values[-1])
 
 
 def reshape_bound(layer: Any, bound: Walk) -> float:

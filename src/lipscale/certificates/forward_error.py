@@ -163,9 +163,8 @@ def _linear(layer: Any, walk: Walk, unit: float) -> Layer:
 def _conv(layer: Any, walk: Walk, unit: float) -> Layer:
     """|K| has its largest response at frequency zero, so its norm is that of the sum of its taps."""
     where = ortho_geometry(layer, walk) if isinstance(layer, layers.OrthoConv2d) else geometry(layer, walk)
-    weight = layer.weight.detach().double().abs()
-    kernels = dilated(weight, where.dilation).chunk(where.groups)
-    largest = max(matrix_norm(split_phases(kernel, where.stride).sum((2, 3))) for kernel in kernels)
+    weight = layer.weight  # read once: a peer's parametrization moves it each time
+    largest = _absolute_norm(weight, where)
     outputs = math.inf if where.size is None else math.prod(map(where.outputs, (0, 1), where.size))
     bias, error = _bias(layer) * math.sqrt(outputs), gamma(weight[0].numel() + 2, unit)
     return Layer(walk(layer), bias, error * (largest * where.padding_factor()), error * bias)
@@ -212,11 +211,16 @@ def _bias_on_pixels(layer: Any, walk: Walk) -> float:
     return float(bias.detach().double().norm()) * math.sqrt(math.prod(places))
 
 
+def _absolute_norm(weight: Tensor, where: Any) -> float:
+    """|| |K| || of a convolution with this stride, dilation and groups, on every grid."""
+    kernels = dilated(weight.detach().double().abs(), where.dilation).chunk(where.groups)
+    return max(matrix_norm(split_phases(kernel, where.stride).sum((2, 3))) for kernel in kernels)
+
+
 def _transposed(layer: Any, walk: Walk, unit: float) -> Layer:
     """As many terms an output as inputs and taps can reach it; |K^T| is as large as |K|."""
-    weight, shape = layer.weight.detach().double().abs(), walk.shape(layer)
-    kernels = dilated(weight, layer.dilation).chunk(layer.groups)
-    largest = max(matrix_norm(split_phases(kernel, layer.stride).sum((2, 3))) for kernel in kernels)
+    weight, shape = layer.weight, walk.shape(layer)
+    largest = _absolute_norm(weight, layer)
     outputs = math.inf
     if shape is not None:
         sizes = (shape[1:], layer.stride, layer.padding, layer.dilation, layer.kernel_size, layer.output_padding)

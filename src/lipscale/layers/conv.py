@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lipscale.errors import UserError
-from lipscale.layers.projectors import GroupedKernel, Pair, ProjectorKernel, Size, as_pair
+from lipscale.layers.norms import Pair
+from lipscale.layers.projectors import GroupedKernel, ProjectorKernel, Size, as_pair
 from lipscale.layers.scale import ScaledLayer, UnitWeight
 
 PaddingMode = Literal["zeros", "circular"]

@@ -1,28 +1,29 @@
 """Where the kernel of an orthogonal convolution comes from: a matrix and projectors, for each group of channels."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lipscale.layers.kernel import HEIGHT, WIDTH, compose
+from lipscale.layers.norms import Pair
 from lipscale.layers.orthogonal import exact_orthonormal, orthonormal, random_frame
 from lipscale.layers.scale import UnitWeight
 
-Pair = tuple[int, int]
 Size = int | Pair
 
 # the sizes at which a step of Adam moves a kernel about as far as it moves the peer's, or farther
 MATRIX_SIZE, FRAME_SIZE = 0.25, 0.5
 
 
-def as_pair(size: Size) -> Pair:
-    """(height, width)."""
-    return (size, size) if isinstance(size, int) else (size[0], size[1])
+def as_pair(size: Any) -> Pair:
+    """(height, width) of what torch takes as one number or as two."""
+    values = tuple(size) if isinstance(size, Sequence) else (size,)
+    return values[0], values[-1]
 
 
 class ProjectorKernel(UnitWeight):

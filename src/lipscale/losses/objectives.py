@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lipscale import _processes as processes
+from lipscale.losses.baselines import focal_loss
 from lipscale.losses.margin import margin, offset_of
 from lipscale.losses.weights import weighted_mean
 
@@ -86,12 +87,10 @@ def annealed_cross_entropy(
 ) -> Tensor:
     """Logit annealing, T (1 - p_y)^gamma CE(softmax((z - xi y) / T), y) (Lai et al., 2025).
 
-    It asks for a margin as the offset does, and lets go of the samples that have it.
+    It asks for a margin as the offset does, and lets go of the samples that have it: a focal loss.
     """
     shifted = (logits - offset * F.one_hot(labels.long(), logits.shape[1]).to(logits)) / temperature
-    log_p = F.log_softmax(shifted, 1).gather(1, labels.long().unsqueeze(1)).squeeze(1)  # (B,)
-    doubt = -torch.expm1(log_p.clamp(max=-torch.finfo(log_p.dtype).tiny))  # 1 - p_y, with a gradient where p_y is 1
-    return weighted_mean(-temperature * doubt**gamma * log_p, labels, weights)
+    return temperature * focal_loss(shifted, labels, gamma=gamma, weights=weights)
 
 
 def emma_loss(
