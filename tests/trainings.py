@@ -1,6 +1,8 @@
 """Small trainings in float64, for one process or, under torchrun, for several: `python trainings.py FOLDER ORDER`."""
 
 import json
+import os
+import subprocess
 import sys
 from dataclasses import asdict
 from functools import partial
@@ -98,6 +100,23 @@ WRONG = {
 }
 
 
+def torchrun(script, *arguments, processes=2):
+    """Let so many processes carry out a script."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH")))
+    )
+    done = subprocess.run([*command, script, *arguments], capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+def end_at_once():
+    """End well without the interpreter's own end: gloo's threads may still be at work, and abort it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
 if __name__ == "__main__":
     with together():
         for each in json.loads(sys.argv[2]):
@@ -106,3 +125,4 @@ if __name__ == "__main__":
                 work(Path(sys.argv[1]) / each["folder"], **each.get("options", {}))
             except (UserError, StoppedError) as error:
                 (Path(sys.argv[1]) / f"{each['folder']}-{number()}.txt").write_text(f"{type(error).__name__}: {error}")
+    end_at_once()

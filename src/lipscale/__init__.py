@@ -16,6 +16,8 @@ The flow, each stage a package; a stage imports only those before it:
     certificates  radii, certified confidence, what attacks leave of them, the audit
     training      Algorithm 1, both phases; `fit`; the baselines on the same loop; checkpoints
     runs          settings -> run folder, and back
+    sklearn       a classifier for scikit-learn's pipelines
+    lightning     the feedback on L as a callback of Lightning
     report        figures, and a page to open
     experiments   the paper's tables, figures and claims; sweeps
     cli           the command line

@@ -166,6 +166,26 @@ def raw_radii(radii: Tensor, raw: Tensor, done: Preprocessing) -> Tensor:
     return moves
 
 
+def whole_raw_radius(radii: Tensor, ready: Tensor, done: Preprocessing) -> Tensor:
+    """How far all numbers of a raw row may move together, (N,) in l2 norm and in their own units, within radii (N,).
+
+    A change of d is at most d / min std of the network's inputs; rounding as for `raw_radii`.
+    """
+    return _least_std(done) * (radii.double() * (1 - ROUNDING) - ROUNDING * ready.double().norm(dim=1)).clamp(min=0)
+
+
+def ready_epsilon(epsilon: float, ready: Tensor, done: Preprocessing) -> Tensor:
+    """How far network inputs may move, (N,), where raw rows move by up to epsilon in l2 norm."""
+    return epsilon / _least_std(done) * (1 + ROUNDING) + ROUNDING * ready.double().norm(dim=1)
+
+
+def _least_std(done: Preprocessing) -> float:
+    """Of the columns that hold numbers; categories do not move."""
+    columns = done.columns or tuple(Column("") for _ in done.column_std)
+    found = [std for std, column in zip(done.column_std, columns, strict=True) if not column.categories]
+    return min(found, default=1.0)  # without a number nothing can move
+
+
 def outside(raw: Tensor, done: Preprocessing) -> Tensor:
     """Which numbers of raw rows lie beyond the range that training saw by more than its width, (N, columns).
 
