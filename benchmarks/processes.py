@@ -12,15 +12,13 @@ from collections import Counter
 import torch
 import torch.distributed as dist
 
-from lipscale import fit, models
+from lipscale import _processes, fit, models
 from lipscale._processes import count, is_first
 from lipscale.data import Samples
 from lipscale.layers import centering, kernel, orthogonal
 from lipscale.training import algorithm, epoch, optimizer
 from lipscale.training.batches import SampleBatches
 from lipscale.training.distributed import together
-
-BATCH = 128
 
 
 class Shares:
@@ -52,7 +50,8 @@ class Shares:
         setattr(place, name, staticmethod(watched) if place.__name__.startswith("_") else watched)
 
     def watch_all(self) -> None:
-        for name in ("all_reduce", "all_gather", "broadcast_object_list", "all_gather_object"):
+        self.watch(_processes, "_of_all", "communication")
+        for name in ("all_reduce", "broadcast_object_list", "all_gather_object"):
             self.watch(dist, name, "communication")
         for name in ("forward", "backward"):
             self.watch(centering._Centre, name, "centering")
@@ -63,14 +62,14 @@ class Shares:
         self.watch(algorithm, "predict", "feedback")
 
 
-def measure(build, samples: int, epochs: int, precision: str, shares: bool) -> None:
+def measure(build, samples: int, epochs: int, batch: int, precision: str, shares: bool) -> None:
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(256, (samples, 3, 32, 32), generator=generator, dtype=torch.uint8)
     data = Samples(images, torch.randint(10, (samples,), generator=generator))
-    train, calibration = (SampleBatches(part, BATCH, "crop+flip") for part in data.cut(samples - BATCH))
+    train, calibration = (SampleBatches(part, batch, "crop+flip") for part in data.cut(samples - samples // 10))
     marks = []
-    plan = {"epochs": epochs, "phase2_epochs": 0, "batch_size": BATCH, "precision": precision}
+    plan = {"epochs": epochs, "phase2_epochs": 0, "batch_size": batch, "precision": precision}
     parts = Shares()
     if shares:
         parts.watch_all()
@@ -86,7 +85,7 @@ def measure(build, samples: int, epochs: int, precision: str, shares: bool) -> N
     parts._go_on()
     (cpu, wall), (cpu_end, wall_end) = marks[len(train) - 1], marks[-1]
     if is_first():
-        images = len(train) * (epochs - 1) * BATCH
+        images = len(train) * (epochs - 1) * batch
         print(f"{count()} processes: {images / (cpu_end - cpu):.0f} images a CPU-second of a process, ", end="")
         print(f"{images / (wall_end - wall):.0f} a second by the clock")
         whole = sum(parts.seconds.values())
@@ -102,6 +101,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=32)
     parser.add_argument("--samples", type=int, default=1280)
     parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--precision", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--shares", action="store_true")
     options = parser.parse_args()
@@ -109,7 +109,7 @@ def main() -> None:
     with together():
         build = getattr(models, options.model)
         net = lambda: build(10, 3, options.width, **size)  # noqa: E731
-        measure(net, options.samples, options.epochs, options.precision, options.shares)
+        measure(net, options.samples, options.epochs, options.batch, options.precision, options.shares)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """The model of docs/SCALE.md: what it counts is what the network has, computes and sends."""
 
+from unittest.mock import Mock
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -45,8 +47,17 @@ def test_an_image_costs_what_the_layers_of_a_resnet18_cost(paper):
 def test_a_step_sends_what_the_model_says(monkeypatch):
     """The real step of two processes, but for the wire."""
     sent = []
+
+    def gathered(parts, tensor, **_):
+        """Two processes with the same share."""
+        sent.append(tensor.nbytes)
+        for part in parts:
+            part.copy_(tensor)
+        return Mock()
+
     monkeypatch.setattr(_processes, "count", lambda: 2)
     monkeypatch.setattr(dist, "all_reduce", lambda tensor, *_, **__: sent.append(tensor.nbytes))
+    monkeypatch.setattr(dist, "all_gather", gathered)
     net = models.resnet18(width=8)
     expected = count(models.resnet18(width=8))
     sent.clear()

@@ -19,12 +19,28 @@ from torch import Tensor, nn
 from lipscale.errors import LostProcessError, UserError
 
 T = TypeVar("T")
+# numbers of a message up to which gloo is faster at telling everyone everything: its ring takes a turn for every piece
+SMALL = 65_536
+AWAKE = 0.02  # seconds
 PATIENCE = timedelta(days=7)  # one process may evaluate or write for long; its death is noticed at once all the same
+
+_alone = False
 
 
 def count() -> int:
     """The processes that train together."""
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() and not _alone else 1
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Within, this process works by itself: nothing is shared, and nothing is sent."""
+    global _alone
+    before, _alone = _alone, True
+    try:
+        yield
+    finally:
+        _alone = before
 
 
 def number() -> int:
@@ -58,6 +74,8 @@ def total(value: Tensor) -> Tensor:
     """The sum of a value over processes."""
     if count() == 1:
         return value
+    if value.device.type == "cpu" and value.numel() * count() <= 2 * SMALL:
+        return torch.stack(_of_all(value)).sum(0, dtype=value.dtype)
     summed = value.clone()
     with _noticing_losses():
         dist.all_reduce(summed)
@@ -101,10 +119,21 @@ def gather(rows: Tensor) -> Tensor:
     sizes = total(sizes)
     padded = rows.new_zeros(int(sizes.max()), *rows.shape[1:])
     padded[: len(rows)] = rows
-    parts = [torch.empty_like(padded) for _ in range(count())]
+    return torch.cat([part[:size] for part, size in zip(_of_all(padded), sizes.tolist(), strict=True)])
+
+
+def _of_all(value: Tensor) -> list[Tensor]:
+    """A tensor of every process, all of one shape, in their order."""
+    sent = value.contiguous()
+    parts = [torch.empty_like(sent) for _ in range(count())]
     with _noticing_losses():
-        dist.all_gather(parts, padded)
-    return torch.cat([part[:size] for part, size in zip(parts, sizes.tolist(), strict=True)])
+        message = dist.all_gather(parts, sent, async_op=True)
+        # to sleep and be woken takes longer than a small message: look out for it first, while others may run
+        patience = time.perf_counter() + AWAKE
+        while sent.device.type == "cpu" and not message.is_completed() and time.perf_counter() < patience:
+            time.sleep(0)
+        message.wait()
+    return parts
 
 
 def in_any(flag: bool) -> bool:

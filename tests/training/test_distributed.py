@@ -1,31 +1,17 @@
 """One training on several processes: real ones, under torchrun, against one process in float64."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+import trainings
 from lipscale._files import load_tensors
 from lipscale.errors import StoppedError
-from trainings import TRAININGS, WRONG, train
+from trainings import TRAININGS, WRONG, torchrun, train
 
 # Adam divides by what it remembers: where a gradient is zero but for rounding, rounding is what it steps by
 TOLERANCE = {"mlp": 1e-8, "in turns": 1e-8, "averaged": 1e-6}
-
-
-def torchrun(folder, order, *, processes=2):
-    """Let so many processes carry out an order of trainings."""
-    script = Path(__file__).parents[1] / "trainings.py"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*command, script, folder, json.dumps(order)], capture_output=True, text=True, env=environment, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -46,16 +32,14 @@ def made(tmp_path_factory):
             (folder / name / process).mkdir(parents=True)
     # a checkpoint that one process sees, and the other does not
     shutil.copy(folder / "one" / "convnet.checkpoint", folder / "folder" / "1")
-    torchrun(
-        folder,
-        [
-            *({"name": name, "folder": "two"} for name in TRAININGS),
-            {"name": "resnet18", "folder": "from-one"},
-            {"name": "averaged", "folder": "from-two", "options": {"stop_after": 6}},
-            {"name": "patchnet", "folder": "from-two", "options": {"stop_after": 10}},
-            *({"wrong": name, "folder": name} for name in WRONG),
-        ],
-    )
+    order = [
+        *({"name": name, "folder": "two"} for name in TRAININGS),
+        {"name": "resnet18", "folder": "from-one"},
+        {"name": "averaged", "folder": "from-two", "options": {"stop_after": 6}},
+        {"name": "patchnet", "folder": "from-two", "options": {"stop_after": 10}},
+        *({"wrong": name, "folder": name} for name in WRONG),
+    ]
+    torchrun(trainings.__file__, folder, json.dumps(order))
     for name in ("averaged", "patchnet"):
         assert not (folder / "from-two" / f"{name}.trained").exists()
         train(name, folder / "from-two")

@@ -40,7 +40,10 @@ def launch(count: int, arguments: Sequence[str]) -> None:
     except SignalException as stopped:  # it has passed the signal on, and they have ended
         raise typer.Exit(128 + stopped.sigval) from None
     except ChildFailedError as failed:
-        number, failure = failed.get_first_failure()
+        # one that was killed comes first: the others may have missed it and ended before all of them were looked at,
+        # and whoever was left is asked to end by the launcher itself
+        later = lambda code: code > 0 or code == -signal.SIGTERM  # noqa: E731
+        number, failure = min(failed.failures.items(), key=lambda f: (later(f[1].exitcode), f[1].timestamp))
         if failure.exitcode > 0:  # it has said why
             raise typer.Exit(failure.exitcode) from None
         name = signal.Signals(-failure.exitcode).name

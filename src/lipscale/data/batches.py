@@ -14,17 +14,25 @@ from lipscale.data.stored import Stored
 
 
 def epoch_batches(
-    samples: Samples, batch_size: int, *, augmentation: str, seed: int, stream: tuple[str | int, ...], crop: int = 2
+    samples: Samples,
+    batch_size: int,
+    *,
+    augmentation: str,
+    seed: int,
+    stream: tuple[str | int, ...],
+    crop: int = 2,
+    only: slice = slice(None),
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """All samples once, shuffled, in batches of equal size give or take one; nothing is dropped.
 
+    `only` leaves batches out, which are not read then; what is random in the others comes as if they were the first.
     The last part of `stream` counts the epochs: an image is mirrored in every other one, so that two of them show both.
     """
     generator = random_stream(seed, *stream)
     turn = bool(stream[-1] % 2) if isinstance(stream[-1], int) else False
     mirrored = (torch.rand(len(samples), generator=random_stream(seed, "mirror")) < 0.5) ^ turn
     order = torch.randperm(len(samples), generator=generator)
-    batches = order.tensor_split(math.ceil(len(samples) / batch_size))
+    batches = order.tensor_split(math.ceil(len(samples) / batch_size))[only]
     chosen = [processes.shard(indices).to(samples.labels.device) for indices in batches]
     sizes = map(len, batches)  # processes that share a batch draw for all of it, and use their share
     fetched: Iterator[Tensor] = map(samples.inputs.__getitem__, chosen)

@@ -4,7 +4,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sized
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -43,8 +43,8 @@ class Batches(ABC):
         """The samples."""
 
     @abstractmethod
-    def epoch(self, *purpose: str | int, augmented: bool = True) -> Iterator[Batch]:
-        """All batches, shuffled; the same purpose draws the same ones again, where that is in our hands."""
+    def epoch(self, *purpose: str | int, augmented: bool = True, only: slice = slice(None)) -> Iterator[Batch]:
+        """All batches, or some, shuffled; the same purpose draws the same again, where that is in our hands."""
 
     @abstractmethod
     def in_order(self) -> Iterator[Batch]:
@@ -89,11 +89,11 @@ class SampleBatches(Batches):
         """The samples."""
         return len(self.samples)
 
-    def epoch(self, *purpose: str | int, augmented: bool = True) -> Iterator[Batch]:
+    def epoch(self, *purpose: str | int, augmented: bool = True, only: slice = slice(None)) -> Iterator[Batch]:
         """Shuffled by (seed, purpose)."""
-        augmentation = self.augmentation if augmented else "none"
+        kind = self.augmentation if augmented else "none"
         return epoch_batches(
-            self.samples, self.batch_size, augmentation=augmentation, crop=self.crop, seed=self.seed, stream=purpose
+            self.samples, self.batch_size, augmentation=kind, crop=self.crop, seed=self.seed, stream=purpose, only=only
         )
 
     def in_order(self) -> Iterator[Batch]:
@@ -145,9 +145,9 @@ class LoaderBatches(Batches):
             for loader in self.loaders
         )
 
-    def epoch(self, *purpose: str | int, augmented: bool = True) -> Iterator[Batch]:
+    def epoch(self, *purpose: str | int, augmented: bool = True, only: slice = slice(None)) -> Iterator[Batch]:
         """Each loader once; there is no other way to draw from it."""
-        return self._drawn(*purpose)
+        return islice(self._drawn(*purpose), only.start, only.stop, only.step)
 
     def in_order(self) -> Iterator[Batch]:
         """Likewise."""

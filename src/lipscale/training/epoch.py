@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lipscale import _processes as processes
 from lipscale._random import random_stream, seeded
 from lipscale.errors import DivergedError, StoppedError, UserError
-from lipscale.layers import estimate_means
-from lipscale.training.batches import Batches
+from lipscale.layers import BatchCentering, estimate_means
+from lipscale.training.batches import Batch, Batches
 from lipscale.training.optimizer import set_share
 
 if TYPE_CHECKING:
@@ -117,12 +117,36 @@ def finish_weights(training: "Training", data: Batches, phase: int, number: int)
     """
     training.optimizer.eval()
     training.net.eval()
-    estimate_means(training.net, _inputs(data, training.settings.centering_batches, phase, number))
+    wanted = min(training.settings.centering_batches, len(data))
+    draw = lambda only: data.epoch("centering", phase, number, augmented=False, only=only)  # noqa: E731
+    if training.device.type == "cpu" and 1 < processes.count() <= wanted:
+        _estimate_in_turns(training.net, wanted, draw)
+    else:
+        estimate_means(training.net, (inputs for inputs, _ in draw(slice(wanted))))
 
 
-def _inputs(data: Batches, count: int, phase: int, number: int) -> Iterator[Tensor]:
-    """Training inputs as they will come in evaluation, without augmentation."""
-    for seen, (inputs, _) in enumerate(data.epoch("centering", phase, number, augmented=False)):
-        if seen == count:
-            return
-        yield inputs
+def _estimate_in_turns(net: nn.Module, wanted: int, draw: Callable[[slice], Iterator[Batch]]) -> None:
+    """The centering means by processes that take whole batches in turns, and not a share of each.
+
+    A share of each would have to be averaged layer by layer, and messages take their time between CPUs. They do not
+    between GPUs, where whole batches may not fit; and with fewer batches than processes some would be idle.
+    """
+    count, own = processes.count(), processes.number()
+
+    def estimate() -> int:
+        seen = 0
+
+        def inputs() -> Iterator[Tensor]:
+            nonlocal seen
+            for batch, _ in draw(slice(own, wanted, count)):
+                seen += 1
+                yield batch
+
+        with processes.alone():
+            estimate_means(net, inputs())
+        return seen
+
+    seen = processes.in_all(estimate)  # one may be slower than others by more than a message may take
+    for layer in net.modules():
+        if isinstance(layer, BatchCentering):
+            layer.mean.copy_(processes.average(layer.mean, seen))
