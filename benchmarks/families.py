@@ -129,7 +129,8 @@ def step_ratio(settings, dataset, preprocessing):
     trainings = {}
     for method in ("list", "standard"):
         open_again = {"objective": "offset", "offset": 0.0, "margin": 0.0, "lipschitz": None, "learning_rate": None}
-        made = replace(settings, method=method, optimizer="auto", **open_again)
+        layers = settings.layers if method == "list" else "fast"
+        made = replace(settings, method=method, layers=layers, optimizer="auto", **open_again)
         parts = assemble(made, dataset, preprocessing)
         values = made.model_dump(include=set(TrainingSettings.model_fields))
         training = new_training(parts.net, parts.train, parts.calibration, values)

@@ -285,6 +285,15 @@ class RunSettings(StageSettings):
 class Settings(RunSettings, TrainingSettings, ModelSettings, DataSettings):
     """Everything that decides a run. Change one with `replace(settings, offset=3.0)`."""
 
+    @field_validator("method")
+    @classmethod
+    def _has_such_layers(cls, value: str, about: ValidationInfo) -> str:
+        layers = about.data.get("layers", "fast")
+        if value not in CONSTRAINED and layers != "fast":
+            reason = f"{value} trains ordinary layers, to which layers {layers} mean nothing"
+            raise ValueError(f"{reason}: leave `layers` out, or use {' or '.join(CONSTRAINED)}")
+        return value
+
 
 def replace(settings: Settings, **changes: Any) -> Settings:
     """The settings with some values changed and checked.

@@ -351,6 +351,10 @@ class TestBadInputs:
                 "offset: means nothing to method standard: leave it out",
             ),
             (
+                {"method": "standard", "layers": "aol"},
+                "method: standard trains ordinary layers, to which layers aol mean nothing: leave `layers` out",
+            ),
+            (
                 {"method": "focal", "lipschitz": 8.0},
                 "lipschitz: means nothing to method focal: leave it out",
             ),
