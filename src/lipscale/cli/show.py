@@ -64,7 +64,11 @@ def print_first_sight(metrics: Metrics, *, weighted: bool) -> None:
 def print_texts(rows: Sequence[Sequence[str]], note: str) -> None:
     """Rows of text as a table, the first one its head, and a note below."""
     head, *body = rows
-    table = _table(*map(printable, head))
+    table = Table(box=None, padding=(0, 1, 0, 0))  # comparisons are wide: a narrow terminal should break no word
+    for name, *below in zip(head, *body, strict=True):
+        table.add_column(
+            printable(name), min_width=max(len(word) for cell in (name, *below) for word in cell.split(" "))
+        )
     for row in body:
         table.add_row(*map(printable, row))
     Console().print(table)
