@@ -104,8 +104,6 @@ def torchrun(script, *arguments, processes=2):
     """Let so many processes carry out a script."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH")))
-    )
     done = subprocess.run([*command, script, *arguments], capture_output=True, text=True, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr
 
