@@ -35,12 +35,12 @@ def made(tmp_path_factory):
     order = [
         *({"name": name, "folder": "two"} for name in TRAININGS),
         {"name": "resnet18", "folder": "from-one"},
-        {"name": "averaged", "folder": "from-two", "options": {"stop_after": 6}},
+        *({"name": name, "folder": "from-two", "options": {"stop_after": 6}} for name in ("averaged", "resnet18")),
         {"name": "patchnet", "folder": "from-two", "options": {"stop_after": 10}},
         *({"wrong": name, "folder": name} for name in WRONG),
     ]
     torchrun(trainings.__file__, folder, json.dumps(order))
-    for name in ("averaged", "patchnet"):
+    for name in ("averaged", "resnet18", "patchnet"):
         assert not (folder / "from-two" / f"{name}.trained").exists()
         train(name, folder / "from-two")
     return folder
@@ -62,7 +62,7 @@ def test_any_number_of_processes_trains_the_network_that_one_does(made):
     for name in TRAININGS:
         assert_same(made, "two", name)
     assert_same(made, "from-one", "resnet18")  # two have gone on where one was stopped
-    for name in ("averaged", "patchnet"):  # one has gone on where two were stopped, after the same batch
+    for name in ("averaged", "resnet18", "patchnet"):  # one has gone on where two were stopped, after the same batch
         assert_same(made, "from-two", name)
     told = {(made / f"from-two-{number}.txt").read_text() for number in (0, 1)}
     assert told == {"StoppedError: stopped after 2 whole epochs of Phase I, all is saved"}

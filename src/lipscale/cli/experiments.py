@@ -216,7 +216,6 @@ def _carry_out(
         Console().print(table)
         typer.echo(f"{len(plan)} runs, {len(plan) - len(done)} to do, {place.jobs or default_jobs(plan)} at a time.")
         raise typer.Exit
-    out.mkdir(parents=True, exist_ok=True)
     stop = StopRequest()
     jobs = place.jobs or (default_jobs(plan) if place.engine == "local" else None)
     with (
@@ -224,6 +223,7 @@ def _carry_out(
         PlanProgress(len(plan), done=len(done)) as progress,
         polite_stop(stop, lambda line: typer.echo(line, err=True)),
     ):
+        out.mkdir(parents=True, exist_ok=True)  # an engine that is not there leaves nothing behind
 
         def on_end(run: "Planned", how: str) -> None:
             if not how and (result := read_result(runs, run)):
