@@ -54,6 +54,10 @@ def train(
     processes: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Train on so many processes of this machine; one a GPU.")
     ] = None,
+    log: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="Log to tensorboard, mlflow, wandb (offline), or several: mlflow,wandb."),
+    ] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Print every number and the whole verdict at the end, as the report does.")
     ] = False,
@@ -80,10 +84,11 @@ def train(
         lipscale train --data cifar10 --processes 2
     """
     given = {key: value for key, value in flags.items() if value is not None}
+    how: dict[str, Any] = {"loggers": [] if log is None else [name.strip() for name in log.split(",")]}
     if resume is not None:
         if given or settings_file or recipe:
             raise UserError("a resumed run keeps its settings: give --resume RUN alone")
-        _start(resume, processes, verbose=verbose)
+        _start(resume, processes, how, verbose=verbose)
         return
     if "minutes" in given and "epochs" in given:
         raise UserError("give --epochs or --minutes, not both: minutes decide on the epochs")
@@ -95,7 +100,7 @@ def train(
         from_file, place = read_settings(settings_file)
         values |= from_file
     place |= {key: f"--{key.replace('_', '-')}" for key in given}
-    _start(Settings.checked({**values, **given}, place=place), processes, verbose=verbose)
+    _start(Settings.checked({**values, **given}, place=place), processes, how, verbose=verbose)
 
 
 def _recipe(name: str) -> dict[str, Any]:
@@ -106,17 +111,17 @@ def _recipe(name: str) -> dict[str, Any]:
     return RECIPES[name]().model_dump()
 
 
-def _start(what: Settings | Path, processes: int | None, *, verbose: bool) -> None:
+def _start(what: Settings | Path, processes: int | None, how: dict[str, Any], *, verbose: bool) -> None:
     """Train in this process, or in others that are started for it."""
     if processes is None or processes == 1:
-        _watch(what, verbose=verbose)
+        _watch(what, how, verbose=verbose)
         return
     if "TORCHELASTIC_RUN_ID" in os.environ:
         raise UserError("torchrun has started the processes already: leave --processes out")
     launch(processes, sys.argv[1:])
 
 
-def _watch(what: Settings | Path, *, verbose: bool) -> None:
+def _watch(what: Settings | Path, how: dict[str, Any], *, verbose: bool) -> None:
     """Train by settings, or resume a folder, behind a progress display, then say what came out."""
     from lipscale._processes import is_first
     from lipscale.cli.show import print_classes, print_first_sight, print_metrics
@@ -143,7 +148,7 @@ def _watch(what: Settings | Path, *, verbose: bool) -> None:
             stack.enter_context(polite_stop(stop, say))
 
         try:
-            how: Any = {"on_start": on_start, "should_stop": stop}
+            how |= {"on_start": on_start, "should_stop": stop}
             run = train(what, **how) if isinstance(what, Settings) else resume(what, **how)
         except (StoppedError, KeyboardInterrupt) as stopped:
             again = f"go on with lipscale.resume('{started[0]}')" if started else "nothing was written"

@@ -3,7 +3,7 @@
 import json
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from importlib.metadata import distributions, version
@@ -28,6 +28,7 @@ from lipscale.training import Epoch, Fit, TrainingSettings, fit
 from lipscale.training.checkpoint import saved_history
 from lipscale.training.defaults import decided
 from lipscale.training.distributed import require_room, together
+from lipscale.training.loggers import Logger, kept_loggers, logger_list, watched
 
 PLACES = {"out", "device", "data", "data_dir", "test_data"}  # where things lie: a checkpoint stays good when they move
 
@@ -39,6 +40,7 @@ def train(
     on_start: Callable[[Path, Settings], None] = lambda folder, settings: None,
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
     should_stop: Callable[[], bool] = lambda: False,
+    loggers: Sequence[str | Logger] = (),
 ) -> Run:
     """Train, evaluate and write a run folder.
 
@@ -48,6 +50,7 @@ def train(
         on_start: Called with the folder and the settings, every `auto` decided.
         on_epoch: Called after every epoch.
         should_stop: Asked after every batch; a yes saves the state and raises StoppedError.
+        loggers: tensorboard, mlflow or wandb, or objects with the methods of `lipscale.training.loggers.Logger`.
 
     Processes that torchrun has started train together: all call this, and the first one shows, writes and evaluates.
 
@@ -59,6 +62,7 @@ def train(
         >>> run = lipscale.train(lipscale.Settings(data="digits", epochs=10))  # doctest: +SKIP
     """
     started = time.perf_counter()
+    told = logger_list(loggers)
     with together(), ExitStack() as held:
         dataset, preprocessing = processes.in_all(lambda: read_data(settings))
         settings = processes.in_all(lambda: resolve(settings, dataset, preprocessing))
@@ -83,7 +87,7 @@ def train(
             processes.by_first(lambda: files.clear(folder))
             raise
         on_start(folder, settings)
-        return _fit(folder, settings, parts, progress, on_epoch, should_stop)
+        return _fit(folder, settings, parts, progress, on_epoch, should_stop, told)
 
 
 def _begin(settings: Settings, about: dict[str, Any], net: nn.Module, held: ExitStack) -> Path:
@@ -110,6 +114,7 @@ def resume(
     on_start: Callable[[Path, Settings], None] = lambda folder, settings: None,
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
     should_stop: Callable[[], bool] = lambda: False,
+    loggers: Sequence[str | Logger] = (),
     data_dir: Path | None = None,
 ) -> Run:
     """Continue a run that was stopped, to the same numbers as if it had not been; a finished one is only loaded.
@@ -120,6 +125,7 @@ def resume(
         on_start: As in `train`.
         on_epoch: As in `train`.
         should_stop: As in `train`.
+        loggers: As in `train`; those that the run was begun with by name go on by themselves.
         data_dir: Where the data sets lie now, if not where they were.
 
     Returns:
@@ -131,6 +137,7 @@ def resume(
     """
     folder = Path(folder)
     settings = files.stored_settings(folder)
+    given = logger_list(loggers)
     if (folder / files.METRICS).exists() and (folder / files.MODEL).exists():
         return load(folder)
     with together(), ExitStack() as held:
@@ -138,7 +145,7 @@ def resume(
         parts = processes.in_all(lambda: _parts_of(folder, settings, data_dir))
         processes.by_first(lambda: _mend(folder))
         on_start(folder, settings)
-        return _fit(folder, settings, parts, progress, on_epoch, should_stop)
+        return _fit(folder, settings, parts, progress, on_epoch, should_stop, kept_loggers(folder, given))
 
 
 def _parts_of(folder: Path, settings: Settings, data_dir: Path | None) -> Parts:
@@ -167,34 +174,40 @@ def _fit(
     progress: bool,
     on_epoch: Callable[[Epoch], None],
     should_stop: Callable[[], bool],
+    loggers: Sequence[Logger],
 ) -> Run:
     """Train from wherever the folder's checkpoint is, then measure, and write both down."""
-
-    def record(epoch: Epoch) -> None:
-        append_durably(folder / files.HISTORY, _line(epoch))
-        on_epoch(epoch)
-
     again = f"go on with lipscale.resume('{folder}')"
     begun_with = files.fingerprints(folder)
-    try:
-        result = fit(
-            parts.net,
-            parts.train,
-            parts.calibration,
-            checkpoint=folder / files.CHECKPOINT,
-            progress=progress,
-            on_epoch=record,
-            should_stop=should_stop,
-            box=parts.box,
-            identity=f"{settings.model_dump_json(exclude=PLACES)} {begun_with[files.DATA]}",
-            **settings.model_dump(include=set(TrainingSettings.model_fields)),
-        )
-        processes.by_first(lambda: _finish(folder, settings, parts, result, begun_with))
-    except (StoppedError, LostProcessError) as ended:
-        raise type(ended)(f"{ended}; {again}") from None
-    except UnwritableError as error:
-        raise UnwritableError(f"{error}; what was saved before is intact: mend that, then {again}") from error
-    return load(folder)
+    past = saved_history(folder / files.CHECKPOINT) if loggers else []
+    with watched(loggers, folder, settings.model_dump(mode="json"), past) as audience:
+
+        def record(epoch: Epoch) -> None:
+            append_durably(folder / files.HISTORY, _line(epoch))
+            audience.epoch(epoch)
+            on_epoch(epoch)
+
+        try:
+            result = fit(
+                parts.net,
+                parts.train,
+                parts.calibration,
+                checkpoint=folder / files.CHECKPOINT,
+                progress=progress,
+                on_epoch=record,
+                should_stop=should_stop,
+                box=parts.box,
+                identity=f"{settings.model_dump_json(exclude=PLACES)} {begun_with[files.DATA]}",
+                **settings.model_dump(include=set(TrainingSettings.model_fields)),
+            )
+            processes.by_first(lambda: _finish(folder, settings, parts, result, begun_with))
+        except (StoppedError, LostProcessError) as ended:
+            raise type(ended)(f"{ended}; {again}") from None
+        except UnwritableError as error:
+            raise UnwritableError(f"{error}; what was saved before is intact: mend that, then {again}") from error
+        run = load(folder)
+        audience.end(asdict(run.metrics))
+    return run
 
 
 def _finish(folder: Path, settings: Settings, parts: Parts, result: Fit, begun_with: dict[str, str]) -> None:

@@ -1,6 +1,6 @@
 """`fit`: a network and data to a calibrated, certified network, in one call."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from lipscale.training.defaults import DEFAULT_BATCH_SIZE, calibrated
 from lipscale.training.distributed import require_agreement, require_room, together
 from lipscale.training.epoch import Epoch, counted
 from lipscale.training.hardware import keep_freed_memory
+from lipscale.training.loggers import Logger, logger_list, watched
 from lipscale.training.progress import TrainingProgress
 
 
@@ -54,6 +55,7 @@ def fit(
     progress: bool = True,
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
     should_stop: Callable[[], bool] = lambda: False,
+    loggers: Sequence[str | Logger] = (),
     box: Box | None = None,
     identity: str = "",
     **settings: Any,
@@ -72,6 +74,8 @@ def fit(
         on_epoch: Called after every epoch, once its checkpoint is saved.
         should_stop: Asked after every batch; a yes saves the checkpoint and raises StoppedError. Of processes that
             train together (under torchrun) each is asked, and the first one saves, shows and calls.
+        loggers: Objects with the methods of `lipscale.training.loggers.Logger`, or of tensorboard, mlflow and wandb the
+            names; these write beside the checkpoint.
         box: The range of an input's values, for methods that attack training batches.
         identity: Whatever else a checkpoint must belong to, such as a digest of the data.
         settings: Anything else in `lipscale.training.TrainingSettings`: batch_size, seed, ...
@@ -88,14 +92,24 @@ def fit(
     """
     settings |= {"epochs": epochs, "offset": offset}
     path = None if checkpoint is None else Path(checkpoint)
+    told = logger_list(loggers)
     with together():
         training = new_training(net, train, calibration, settings, box=box, identity=identity)
         require_agreement(training)
         if path is not None:
             processes.in_all(lambda: _load(path, training))
             processes.require_same(f"epochs in {path}", len(training.history))
-        _carry_out(training, path, progress, on_epoch, should_stop)
-        return _finished(training)
+        folder = None if path is None else path.parent
+        with watched(told, folder, training.settings.model_dump(mode="json"), training.history) as audience:
+
+            def on_end_of_epoch(epoch: Epoch) -> None:
+                audience.epoch(epoch)
+                on_epoch(epoch)
+
+            _carry_out(training, path, progress, on_end_of_epoch, should_stop)
+            result = _finished(training)
+            audience.end(_figures(result))
+        return result
 
 
 def _carry_out(
@@ -215,6 +229,11 @@ def _class_weights(net: nn.Module, train: Batches, settings: TrainingSettings) -
         classes = net(inputs[:2]).shape[1]
     weights = class_weights(settings.class_weights, train.labels(), classes)
     return None if weights is None else weights.to(next(net.parameters()).dtype)
+
+
+def _figures(result: Fit) -> dict[str, Any]:
+    """What `fit` knows in the end, but for the network and the epochs."""
+    return {name: value for name, value in vars(result).items() if name not in ("net", "history")}
 
 
 def _finished(training: Training) -> Fit:
