@@ -20,6 +20,10 @@ from lipscale.training.batches import SampleBatches
 # where real sets may lie: the system's folder, $LIPSCALE_DATA, and a folder beside the checkout
 REAL_DATA = [Path("/usr/share/datasets"), Path(__file__).parents[2] / "shared" / "data"]
 
+# what is about signals, forks and limits of POSIX
+POSIX_ONLY = ("cli/test_processes.py", "cli/test_stop.py", "data/test_floods.py", "experiments/test_pool.py")
+collect_ignore = [] if os.name == "posix" else [*POSIX_ONLY, "runs/test_durability.py"]
+
 
 @pytest.fixture(autouse=True)
 def _seed():

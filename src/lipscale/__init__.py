@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from lipscale.settings import Settings, replace
     from lipscale.training import Fit, fit
 
+    __version__: str
+
 # torch takes seconds to import: a name is fetched from its stage when it is first used
 _NAMES = {
     "training": ("fit", "Fit"),
@@ -67,16 +69,18 @@ __all__ = [  # noqa: RUF022 (in the order of the flow)
 # fmt: on
 
 
-def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        from importlib.metadata import version  # slow to import
+if not TYPE_CHECKING:  # which would take any name for one of ours
 
-        return version("lipscale")
-    if name in _HOME:
-        return getattr(import_module(f"lipscale.{_HOME[name]}"), name)
-    if name in _MODULES:
-        return import_module(f"lipscale.{name}")
-    raise AttributeError(f"module 'lipscale' has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        if name == "__version__":
+            from importlib.metadata import version  # slow to import
+
+            return version("lipscale")
+        if name in _HOME:
+            return getattr(import_module(f"lipscale.{_HOME[name]}"), name)
+        if name in _MODULES:
+            return import_module(f"lipscale.{name}")
+        raise AttributeError(f"module 'lipscale' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -45,7 +45,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 def append_durably(path: Path, line: str) -> None:
     """Add a line to a file and see it on the disk."""
     try:
-        with path.open("a") as file:
+        with path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
             file.flush()
             os.fsync(file.fileno())

@@ -24,7 +24,7 @@ def _read(name: str, files: tuple[str, ...], meta: str, names: str, labels: tupl
         parts = [_pickled(folder / file, labels[-1]) for file in files]
     else:
         with reading(folder / names, "class names"):
-            classes = (folder / names).read_text().split()
+            classes = (folder / names).read_text(encoding="utf-8").split()
         parts = [_records(folder / f"{file}.bin", len(labels)) for file in files]
     return Dataset(name, reduce(Samples.join, parts[:-1]), parts[-1], tuple(classes), augmentation="crop+flip")
 

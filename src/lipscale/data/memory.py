@@ -16,10 +16,10 @@ def available_memory() -> int:
     """Bytes that this process may still take: what the machine has left, within the limit of its container."""
     free = 1 << 62
     with suppress(OSError, ValueError):  # no container, or none with a limit
-        limit, used = (int((CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
+        limit, used = (int((CGROUP / name).read_text(encoding="utf-8")) for name in ("memory.max", "memory.current"))
         free = max(0, limit - used)
     with suppress(OSError, ValueError, KeyError):  # not Linux: there the operating system will have to say no
-        lines = dict(line.split(":") for line in MEMINFO.read_text().splitlines())
+        lines = dict(line.split(":") for line in MEMINFO.read_text(encoding="utf-8").splitlines())
         free = min(free, 1024 * int(lines["MemAvailable"].split()[0]))
     return free
 

@@ -99,7 +99,9 @@ def notes_of(comparison: Comparison, candidates: Sequence[Candidate]) -> list[st
 
 def page(comparison: Comparison, candidates: Sequence[Candidate]) -> str:
     """The page as text: whole by itself."""
-    template, css = ((files("lipscale.report") / name).read_text() for name in ("compare.html", "page.css"))
+    template, css = (
+        (files("lipscale.report") / name).read_text(encoding="utf-8") for name in ("compare.html", "page.css")
+    )
     chosen, sentences = choose(candidates, comparison.majority_rate)
     chart = compared(candidates, chosen)
     return (

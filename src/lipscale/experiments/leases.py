@@ -104,5 +104,5 @@ class Lease:
         """Whether it is over, as of a moment ago."""
         if not self.ended and time.monotonic() - self.looked > LOOK:
             self.looked = time.monotonic()
-            self.ended = not self.plan.exists() or self.owner.read_text() != self.token
+            self.ended = not self.plan.exists() or self.owner.read_text(encoding="utf-8") != self.token
         return self.ended

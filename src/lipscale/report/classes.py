@@ -63,7 +63,7 @@ def render_classes(runs: Sequence[RunRecord], figure: "Drawn | None") -> Markup:
         return Markup("")
     from lipscale.report.theme import as_svg
 
-    template = (files("lipscale.report") / "classes.html").read_text()
+    template = (files("lipscale.report") / "classes.html").read_text(encoding="utf-8")
     svg = None if figure is None else Markup(as_svg(figure.figure, salt=figure.name))
     return Markup(Environment(autoescape=True).from_string(template).render(runs=shown, figure=figure, svg=svg))
 

@@ -79,7 +79,9 @@ def render(runs: Sequence[RunRecord], drawn: "Sequence[Drawn]") -> str:
     from lipscale.report.sliders import STEPS, sliders
     from lipscale.report.theme import as_svg
 
-    template, css, js = ((files("lipscale.report") / f"page.{kind}").read_text() for kind in ("html", "css", "js"))
+    template, css, js = (
+        (files("lipscale.report") / f"page.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js")
+    )
     several, ranking = len(runs) > 1, next((figure for figure in drawn if figure.name == "ranking"), None)
     wide = {figure.name: several and figure.name == "reliability" for figure in drawn}
     svg = {figure.name: Markup(as_svg(figure.figure, salt=figure.name)) for figure in drawn}

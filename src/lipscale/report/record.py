@@ -161,7 +161,7 @@ def read_record(
 def _history(path: Path, has_constant: bool, missing: list[str]) -> list[Epoch]:
     """The epochs; none, and a sentence about it, where the file cannot be read."""
     try:
-        epochs = [TypeAdapter(Epoch).validate_json(line) for line in path.read_text().splitlines()]
+        epochs = [TypeAdapter(Epoch).validate_json(line) for line in path.read_text(encoding="utf-8").splitlines()]
         if epochs and epochs[0].phase == 1 and all((e.lipschitz is not None) == has_constant for e in epochs):
             return epochs
     except (OSError, ValueError):

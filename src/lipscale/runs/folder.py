@@ -143,7 +143,7 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path, kind: Any = Any, *, way_out: str = "put the old one back, or start a new run") -> Any:
     """What a JSON file holds, checked to be of a kind."""
     try:
-        return TypeAdapter(kind).validate_python(json.loads(path.read_text()))
+        return TypeAdapter(kind).validate_python(json.loads(path.read_text(encoding="utf-8")))
     except ValidationError as error:
         first = error.errors()[0]
         reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"

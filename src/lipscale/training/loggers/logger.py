@@ -18,17 +18,23 @@ log = logging.getLogger("lipscale")
 class Logger(Protocol):
     """Whoever wants to be told of a training; subclass it and write the methods that matter to you."""
 
+    # each returns in so many words: mypy takes an empty body for one that has to be written
+
     def start(self, folder: Path | None, settings: Mapping[str, Any], past: Sequence[Epoch]) -> None:
         """A training begins or, with the epochs that are past, goes on; the folder is the run's, if it has one."""
+        return
 
     def epoch(self, number: int, epoch: Epoch) -> None:
         """An epoch is done and saved; its number counts over both phases, from 1."""
+        return
 
     def end(self, results: Mapping[str, Any]) -> None:
         """All is done: the metrics of a run, or of `fit` the constant and the times."""
+        return
 
     def failed(self, error: BaseException) -> None:
         """It has ended before its time, asked to (StoppedError) or not; it may go on one day."""
+        return
 
 
 class Audience:

@@ -27,7 +27,7 @@ class MLflow(Adapter):
         self.client: Any = MlflowClient(server or f"sqlite:///{(folder.parent / 'mlflow.db').as_posix()}")
         known = folder / "mlflow" / "run_id"
         if known.exists():
-            self.run: str = known.read_text()
+            self.run: str = known.read_text(encoding="utf-8")
             self.client.update_run(self.run, status="RUNNING")
             return max((metric.step for metric in self.client.get_metric_history(self.run, "loss")), default=0)
         experiment = self.client.get_experiment_by_name(EXPERIMENT)
@@ -38,7 +38,7 @@ class MLflow(Adapter):
         )
         self.run = self.client.create_run(number, run_name=folder.name).info.run_id
         known.parent.mkdir(parents=True, exist_ok=True)
-        known.write_text(self.run)
+        known.write_text(self.run, encoding="utf-8")
         self.client.log_batch(self.run, params=[Param(name, str(value)) for name, value in settings.items()])
         return 0
 
