@@ -55,8 +55,7 @@ def train(
         int | None, typer.Option(min=1, metavar="N", help="Train on so many processes of this machine; one a GPU.")
     ] = None,
     log: Annotated[
-        str | None,
-        typer.Option(metavar="NAMES", help="Log to tensorboard, mlflow, wandb (offline), or several: mlflow,wandb."),
+        str | None, typer.Option(metavar="NAMES", help="Log to tensorboard, mlflow, wandb, or several: mlflow,wandb.")
     ] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Print every number and the whole verdict at the end, as the report does.")

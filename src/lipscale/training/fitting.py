@@ -99,17 +99,7 @@ def fit(
         if path is not None:
             processes.in_all(lambda: _load(path, training))
             processes.require_same(f"epochs in {path}", len(training.history))
-        folder = None if path is None else path.parent
-        with watched(told, folder, training.settings.model_dump(mode="json"), training.history) as audience:
-
-            def on_end_of_epoch(epoch: Epoch) -> None:
-                audience.epoch(epoch)
-                on_epoch(epoch)
-
-            _carry_out(training, path, progress, on_end_of_epoch, should_stop)
-            result = _finished(training)
-            audience.end(_figures(result))
-        return result
+        return _carry_out(training, path, progress, on_epoch, should_stop, told)
 
 
 def _carry_out(
@@ -118,14 +108,20 @@ def _carry_out(
     progress: bool,
     on_epoch: Callable[[Epoch], None],
     should_stop: Callable[[], bool],
-) -> None:
-    """Algorithm 1 from wherever the training is; the first process saves every epoch and shows it."""
+    loggers: Sequence[Logger],
+) -> Fit:
+    """Algorithm 1 from wherever the training is; the first process saves every epoch, logs and shows it."""
     shown = progress and processes.is_first()
-    with TrainingProgress(training.plan, training.settings) if shown else nullcontext(_ignore) as display:
+    folder, settings = None if path is None else path.parent, training.settings.model_dump(mode="json")
+    with (
+        watched(loggers, folder, settings, training.history) as audience,
+        TrainingProgress(training.plan, training.settings) if shown else nullcontext(_ignore) as display,
+    ):
 
         def finish(epoch: Epoch) -> None:
             if path is not None:
                 save_training(path, training)
+            audience.epoch(epoch)
             on_epoch(epoch)
             display(epoch)
 
@@ -136,6 +132,9 @@ def _carry_out(
             algorithm_1(training, on_epoch=finish_by_first, should_stop=should_stop)
         except (StoppedError, DivergedError) as error:
             raise _explained(error, training, path) from None
+        result = _finished(training)
+        audience.end({name: value for name, value in vars(result).items() if name not in ("net", "history")})
+    return result
 
 
 def _load(path: Path, training: Training) -> None:
@@ -229,11 +228,6 @@ def _class_weights(net: nn.Module, train: Batches, settings: TrainingSettings) -
         classes = net(inputs[:2]).shape[1]
     weights = class_weights(settings.class_weights, train.labels(), classes)
     return None if weights is None else weights.to(next(net.parameters()).dtype)
-
-
-def _figures(result: Fit) -> dict[str, Any]:
-    """What `fit` knows in the end, but for the network and the epochs."""
-    return {name: value for name, value in vars(result).items() if name not in ("net", "history")}
 
 
 def _finished(training: Training) -> Fit:
