@@ -47,6 +47,10 @@ class DataSettings(StageSettings):
     numbers: Names = setting((), "Columns that hold numbers although they look like ids or zip codes.")
     test_data: Path | None = setting(None, "The test part, if it is separate: of the same kind as `data`.")
     test_fraction: Share = setting(0.2, "Share held out for the test where your data have no test part.")
+    conformal_fraction: Share | None = setting(
+        None,
+        "Share of the training data that never trains: held out for `lipscale conformal` to calibrate its sets on.",
+    )
     data_dir: Path | None = setting(None, "Where to look for data sets before $LIPSCALE_DATA and the usual folders.")
     limit: int | None = setting(None, "Train on a stratified subset of this many samples.", ge=2)
     augmentation: Literal["auto", "none", "crop", "flip", "crop+flip"] = setting(

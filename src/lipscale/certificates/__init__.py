@@ -9,6 +9,8 @@ from lipscale.certificates.certificate import (
     certified_within,
     epsilon_names,
 )
+from lipscale.certificates.conformal import ConformalScore, ConformalSets
+from lipscale.certificates.outliers import OutlierScores
 from lipscale.certificates.proof import Proof, certify, prove
 from lipscale.certificates.robustness import Robustness, attack_samples, measure_robustness
 from lipscale.certificates.threshold import Threshold, decided
@@ -17,6 +19,9 @@ __all__ = [
     "Attack",
     "Audit",
     "Certificate",
+    "ConformalScore",
+    "ConformalSets",
+    "OutlierScores",
     "Proof",
     "Robustness",
     "Threshold",

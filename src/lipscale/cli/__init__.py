@@ -1,4 +1,4 @@
-"""The command line: train | evaluate | predict | audit | report | data | compare | reproduce | sweep."""
+"""The command line: train | evaluate | predict | conformal | ood | audit | report | export | data | compare | ..."""
 
 from lipscale.cli.commands import app, main
 

@@ -11,7 +11,18 @@ def as_commands(message: str) -> str:
     """A library's message in the words of the command line: `data_dir` is --data-dir, lipscale.resume is a command."""
     message = re.sub(r"lipscale\.resume\('(.*?)'\)", r"lipscale train --resume \1", message)
     message = message.replace("lipscale.Settings lists them all", "lipscale train --help lists them all")
-    flags = {*Settings.model_fields, "threshold", "positive", "attack"}
+    flags = {
+        *Settings.model_fields,
+        "threshold",
+        "positive",
+        "attack",
+        "score",
+        "epsilon",
+        "splits",
+        "penalty",
+        "free",
+        "against",
+    }
     return re.sub(r"`(\w+)`", lambda m: f"--{m[1].replace('_', '-')}" if m[1] in flags else m[0], message)
 
 

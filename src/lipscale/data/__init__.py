@@ -10,6 +10,7 @@ from lipscale.data.dataset import (
     limit,
     require_turns,
     split_calibration,
+    split_conformal,
     stratified,
 )
 from lipscale.data.encode import prepare
@@ -37,5 +38,6 @@ __all__ = [
     "read_labelled",
     "require_turns",
     "split_calibration",
+    "split_conformal",
     "stratified",
 ]

@@ -247,6 +247,15 @@ def limit(dataset: Dataset, count: int, *, seed: int) -> Dataset:
     return replace(dataset, train=dataset.train.take(chosen))
 
 
+def split_conformal(dataset: Dataset, fraction: float, *, seed: int) -> tuple[Dataset, Samples]:
+    """The set without a share of its training samples, and those; drawn at random, as exchangeable samples must be."""
+    order = torch.randperm(len(dataset.train), generator=random_stream(seed, "conformal"))
+    held_out, rest = (part.sort().values for part in order.tensor_split([round(fraction * len(order))]))
+    if min(len(held_out), len(rest)) == 0:
+        raise UserError(f"`conformal_fraction` {fraction:g} of {len(order)} training samples leaves a part empty")
+    return replace(dataset, train=dataset.train.take(rest)), dataset.train.take(held_out)
+
+
 def split_calibration(
     samples: Samples, fraction: float, *, seed: int, classes: Sequence[str]
 ) -> tuple[Samples, Samples]:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from scipy.special import betaincinv
 from torch import Tensor
 
 from lipscale.metrics.binned import Bins, Statistic
@@ -40,6 +41,12 @@ def share_interval(share: float, samples: int) -> Interval:
     half = NORMAL * math.sqrt(share * (1 - share) / samples + z / (4 * samples)) / (1 + z)
     # at the ends Wilson's interval begins exactly there; rounding must not move it
     return (0.0 if share == 0 else centre - half), (1.0 if share == 1 else centre + half)
+
+
+def exact_interval(hits: int, samples: int) -> Interval:
+    """Clopper and Pearson's interval for a share of samples: at least 95 % sure, whatever the share."""
+    low = float(betaincinv(hits, samples - hits + 1, TAIL)) if hits > 0 else 0.0
+    return low, float(betaincinv(hits + 1, samples - hits, 1 - TAIL)) if hits < samples else 1.0
 
 
 def error_interval(cells: Bins, statistic: Statistic) -> Interval:

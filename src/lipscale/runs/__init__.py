@@ -1,6 +1,8 @@
 """Runs: from settings to a folder that is enough by itself, and back."""
 
+from lipscale.runs.conformal import ConformalResult, conformal_run
 from lipscale.runs.evaluation import Metrics, evaluate
+from lipscale.runs.outliers import OutlierResult, outliers_run
 from lipscale.runs.run import (
     Run,
     attack_run,
@@ -15,16 +17,20 @@ from lipscale.runs.trainer import resume, train
 from lipscale.settings import Settings, replace
 
 __all__ = [
+    "ConformalResult",
     "Metrics",
+    "OutlierResult",
     "Run",
     "Settings",
     "attack_run",
+    "conformal_run",
     "evaluate",
     "evaluate_run",
     "evaluation_file",
     "first_test_samples",
     "held_out_samples",
     "load",
+    "outliers_run",
     "read_results",
     "replace",
     "resume",

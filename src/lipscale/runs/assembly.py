@@ -1,9 +1,11 @@
 """From settings to the parts of a run: the data, the network, the device, and a training that is ready to start."""
 
+import dataclasses
 import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -94,10 +96,26 @@ def read_data(
     data_dir: Path | None = None,
 ) -> tuple[Dataset, Preprocessing]:
     """The data that the settings name, ready for a network; `stored` and `classes` keep a run's own."""
-    dataset = data.read_dataset(settings, data_dir, classes=classes, stored=stored)
+    dataset, _ = _read(settings, data_dir, classes=classes, stored=stored)
+    return data.prepare(dataset, stored)
+
+
+def read_conformal(
+    settings: Settings, *, stored: Preprocessing, classes: tuple[str, ...], data_dir: Path | None = None
+) -> Samples | None:
+    """The samples that a run held out for conformal sets, ready for its network; none where it held out none."""
+    dataset, held_out = _read(settings, data_dir, classes=classes, stored=stored)
+    return None if held_out is None else data.prepare(dataclasses.replace(dataset, test=held_out), stored)[0].test
+
+
+def _read(settings: Settings, data_dir: Path | None, **known: Any) -> tuple[Dataset, Samples | None]:
+    """The data as the files have them, and what of the training part is held out for conformal sets."""
+    dataset = data.read_dataset(settings, data_dir, **known)
     if settings.limit is not None:
         dataset = data.limit(dataset, settings.limit, seed=settings.seed)
-    return data.prepare(dataset, stored)
+    if settings.conformal_fraction is None:
+        return dataset, None
+    return data.split_conformal(dataset, settings.conformal_fraction, seed=settings.seed)
 
 
 def resolve(settings: Settings, dataset: Dataset, preprocessing: Preprocessing) -> Settings:
