@@ -1,8 +1,11 @@
 """Shared helpers: dense operators as oracles, and the console script."""
 
+import importlib
 import os
 import subprocess
 import sys
+import types
+from importlib.util import find_spec
 from pathlib import Path
 
 # small networks are fastest on one thread, and pytest-xdist runs one process a core; before torch is imported
@@ -123,3 +126,24 @@ def lipscale(*arguments, cwd=None, check=True, env=None) -> subprocess.Completed
     if check:
         assert done.returncode == 0, done.stderr
     return done
+
+
+def part_of(package, *inner):
+    """A module of a library whose packages import far more than is installed here."""
+    found = find_spec(package)
+    if found is None:
+        pytest.skip(f"{package} is not installed: pip install --no-deps {package}")
+    base = Path(found.submodule_search_locations[0])
+    before = {name: module for name, module in sys.modules.items() if name.split(".")[0] == package}
+    for name in before:
+        del sys.modules[name]
+    try:
+        for k in range(len(inner)):
+            name = ".".join((package, *inner[:k]))
+            sys.modules[name] = types.ModuleType(name)
+            sys.modules[name].__path__ = [str(base.joinpath(*inner[:k]))]
+        return importlib.import_module(".".join((package, *inner)))
+    finally:
+        for name in [name for name in sys.modules if name.split(".")[0] == package]:
+            del sys.modules[name]
+        sys.modules.update(before)
