@@ -41,7 +41,7 @@ def unconstrained(tmp_path_factory):
 
 
 def keeps_its_promise(result, *, least):
-    """Under attack coverage is 1 - alpha less its standard error, at every epsilon; and sets are smaller than the box's."""
+    """Under attack coverage is 1 - alpha less its standard error, at every epsilon; sets are smaller than the box's."""
     for eps, at in result.at.items():
         error = math.sqrt(result.alpha * (1 - result.alpha) / at.attacked)
         assert at.attacked >= least

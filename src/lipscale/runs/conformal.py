@@ -21,7 +21,7 @@ from lipscale.data import Samples, as_input
 from lipscale.errors import UnsoundError, UserError
 from lipscale.metrics.intervals import Interval, exact_interval, mean_interval
 from lipscale.runs.assembly import box_of, device_of, read_conformal
-from lipscale.runs.run import Run, held_out_samples
+from lipscale.runs.run import Run, held_out_samples, require_certificate
 
 OWN_SPLIT, TEST_HALF = "the run's own split", "one half of the test part, measured on the other half"
 WITHIN = 1 - 1e-5  # of epsilon: rounding in float32 must not take an attack out of the ball
@@ -146,9 +146,8 @@ def conformal_run(
         >>> conformal_run(lipscale.load("runs/digits-mlp-list-1"), alpha=0.05).plain.coverage  # doctest: +SKIP
         0.9611
     """
-    if epsilons and not run.metrics.is_certified:
-        problem = f"{run.folder} is unconstrained (method {run.settings.method}) and carries no certificate"
-        raise UserError(f"{problem}: robust sets need one; leave `epsilon` out, or train with method list")
+    if epsilons:
+        require_certificate(run)
     score = score or ConformalScore()
     held_out, is_own = _held_out(run, score, alpha, splits=splits, seed=seed, data_dir=data_dir)
     tested = held_out.splits[0][1]

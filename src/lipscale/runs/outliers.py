@@ -20,7 +20,7 @@ from lipscale.metrics.intervals import Interval
 from lipscale.metrics.ranking import auc_interval, auc_of, false_positive_rate
 from lipscale.runs.assembly import box_of, device_of, read_data
 from lipscale.runs.conformal import WITHIN
-from lipscale.runs.run import Run, held_out_samples
+from lipscale.runs.run import Run, held_out_samples, require_certificate
 
 MEANS = 5000  # training samples, of which the class means of the features are
 Both = tuple[Tensor, Tensor]  # of inliers and of outliers
@@ -110,37 +110,35 @@ def outliers_run(
     """
     if against == run.settings.data:
         raise UserError(f"`against`: {run.folder} was trained on {against}: name another set")
-    if epsilons and not run.metrics.is_certified:
-        problem = f"{run.folder} is unconstrained (method {run.settings.method}) and carries no certificate"
-        raise UserError(f"{problem}: leave `epsilon` out, or train with method list")
+    if epsilons:
+        require_certificate(run)
     device = device_of(run.net)
     foreign, converted = read_foreign(against, run.preprocessing, data_dir=data_dir)
     inputs = as_input(held_out_samples(run, data_dir=data_dir).inputs), foreign.to(device)
-    scores = _fitted(run, seed, data_dir)
-    clean = _both(scores, inputs)
     orders = [torch.randperm(len(x), generator=random_stream(seed, "outliers", k)) for k, x in enumerate(inputs)]
     chosen = [order[:attack_count].sort().values.to(device) for order in orders]
-    some = inputs[0][chosen[0]], inputs[1][chosen[1]]
-    certified: dict[str, dict[str, DetectionAt]] = {name: {} for name in SCORES}
-    attacked: dict[str, dict[str, UnderAttack]] = {name: {} for name in SCORES}
+    scores = _fitted(run, seed, data_dir)
+    clean = _both(scores, inputs)
+    found = {name: ScoreMeasured(_detection(of), auc_interval(*of), {}, {}) for name, of in clean.items()}
     for label, epsilon in zip(epsilon_names(epsilons), epsilons, strict=True):
-        ends = [scores.ranges(x, {n: clean[n][i] for n in SCORES}, epsilon) for i, x in enumerate(inputs)]
-        for k, name in enumerate(SCORES):
-            worst = ends[0][name][0], ends[1][name][1]  # the least of inliers, the most of outliers
-            certified[name][label] = _at(clean[name], worst)
+        worst = _worst(scores, inputs, clean, epsilon)
+        for k, (name, measured) in enumerate(found.items()):
+            measured.certified[label] = _at(clean[name], worst[name])
             if attack_count and epsilon > 0:
                 search = partial(_attacked, run, scores, name, epsilon, attack_steps, random_stream(seed, "ood", name))
-                found = search(some[0], -1.0), search(some[1], 1.0)
-                few, limits = _pick(clean[name], chosen), _pick(worst, chosen)
-                _require_sound(found, limits, name, label)
-                attacked[name][label] = UnderAttack(_detection(few), _at(few, found), _at(few, limits))
-                on_progress(f"attacks at {label}", k + 1, len(SCORES))
-    measured = {
-        name: ScoreMeasured(_detection(clean[name]), auc_interval(*clean[name]), certified[name], attacked[name])
-        for name in SCORES
-    }
-    count = min(map(len, some)) if any(epsilons) else 0
-    return OutlierResult(against, converted, len(inputs[0]), len(inputs[1]), count, seed, measured)
+                moved = search(inputs[0][chosen[0]], -1.0), search(inputs[1][chosen[1]], 1.0)
+                few, limits = _pick(clean[name], chosen), _pick(worst[name], chosen)
+                _require_sound(moved, limits, name, label)
+                measured.attacked[label] = UnderAttack(_detection(few), _at(few, moved), _at(few, limits))
+                on_progress(f"attacks at {label}", k + 1, len(found))
+    count = min(map(len, chosen)) if any(epsilons) else 0
+    return OutlierResult(against, converted, len(inputs[0]), len(inputs[1]), count, seed, found)
+
+
+def _worst(scores: OutlierScores, inputs: Both, clean: dict[str, Both], epsilon: float) -> dict[str, Both]:
+    """By score, the least of inliers and the most of outliers within epsilon."""
+    ends = [scores.ranges(x, {name: of[i] for name, of in clean.items()}, epsilon) for i, x in enumerate(inputs)]
+    return {name: (ends[0][name][0], ends[1][name][1]) for name in clean}
 
 
 def _fitted(run: Run, seed: int, data_dir: Path | None) -> OutlierScores:

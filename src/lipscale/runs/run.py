@@ -261,6 +261,13 @@ def held_out_samples(run: Run, *, data_dir: Path | None = None) -> Samples:
     return dataset.test.to(device_of(run.net))
 
 
+def require_certificate(run: Run) -> None:
+    """Refuse an epsilon for a network about which nothing is proven."""
+    if not run.metrics.is_certified:
+        problem = f"{run.folder} is unconstrained (method {run.settings.method}) and carries no certificate"
+        raise UserError(f"{problem}: leave `epsilon` out, or train with method list")
+
+
 def save_predictions(folder: Path, evaluation: Evaluation) -> None:
     """Keep logits, labels and radii of the test part, for reports."""
     tensors = {"logits": evaluation.logits, "labels": evaluation.labels, "radii": evaluation.radii}
