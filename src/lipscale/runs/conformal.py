@@ -101,7 +101,13 @@ class _HeldOut:
         for (_, tested), quantiles in zip(self.splits, self.quantiles, strict=True):
             known = tested[place[tested] >= 0]
             found.append((scores[place[known]] <= quantiles, self.labels[known]))
-        return _measured([(sets, labels) for sets, labels in found if len(labels)])
+        return _measured([(sets, labels) for sets, labels in found if len(labels)])  # few rows may miss a split
+
+    def some_tested(self, count: int, seed: int) -> Tensor:
+        """So many rows to attack, drawn from those that any split tests."""
+        tested = torch.cat([rows for _, rows in self.splits]).unique()
+        order = torch.randperm(len(tested), generator=random_stream(seed, "conformal attack")).to(tested.device)
+        return tested[order[:count]].sort().values
 
     def some(self, rows: Tensor) -> tuple[Certificate, Tensor | None]:
         """The certificate of some rows, and their draws."""
@@ -150,10 +156,7 @@ def conformal_run(
         require_certificate(run)
     score = score or ConformalScore()
     held_out, is_own = _held_out(run, score, alpha, splits=splits, seed=seed, data_dir=data_dir)
-    tested = held_out.splits[0][1]
-    order = torch.randperm(len(held_out.labels), generator=random_stream(seed, "conformal attack")).to(tested.device)
-    chosen = (order if splits > 1 else order[torch.isin(order, tested)])[:attack_samples].sort().values
-    at = {}
+    (calibrating, tested), chosen, at = held_out.splits[0], held_out.some_tested(attack_samples, seed), {}
     for name, epsilon in zip(epsilon_names(epsilons), epsilons, strict=True):
         stream, tell = random_stream(seed, "conformal attack", name), partial(on_progress, f"attacks at {name}")
         points = partial(_attacked, run, epsilon=epsilon, steps=attack_steps, generator=stream, tell=tell)
@@ -163,13 +166,13 @@ def conformal_run(
         alpha=alpha,
         score=score,
         calibrated_on=OWN_SPLIT if is_own else TEST_HALF,
-        calibration_size=len(held_out.splits[0][0]),
+        calibration_size=len(calibrating),
         test_size=len(tested),
         splits=splits,
         seed=seed,
         threshold=thresholds.tolist() if score.is_threshold else [],
         plain=held_out.measured(held_out.scores),
-        expected_coverage=expected_coverage(len(held_out.splits[0][0]), len(tested), alpha),
+        expected_coverage=expected_coverage(len(calibrating), len(tested), alpha),
         at=at,
         curve=_curve(held_out, max(epsilons, default=0.0)),
     )
@@ -216,7 +219,7 @@ def _robust_sets(
     lowest = score.lowest(attacked, epsilon, draws)
     _require_sound(held_out.scores[chosen], lowest, labels, name)
     under_attack = [held_out.measured(scores, chosen) for scores in (score.of(attacked.logits, draws), lowest)]
-    count = sum(int(torch.isin(chosen, tested).sum()) for _, tested in held_out.splits) // len(held_out.splits)
+    count = round(sum(int(torch.isin(chosen, tested).sum()) for _, tested in held_out.splits) / len(held_out.splits))
     return RobustSets(robust, box, count, *under_attack)
 
 
