@@ -1,5 +1,7 @@
 """What a stranger installs: typed for mypy, importable where POSIX is not, and with links that lead somewhere."""
 
+import ast
+import importlib
 import subprocess
 import sys
 import textwrap
@@ -93,3 +95,19 @@ def test_every_link_of_the_readme_leads_to_a_file_of_this_release(tmp_path):
     for link in links:
         assert link.startswith(("https://", "#")), link
         assert not link.startswith(base) or (ROOT / link.removeprefix(base).partition("#")[0]).exists(), link
+
+
+def scripts():
+    """The Python beside the package, which nothing imports."""
+    beside = [*(ROOT / "benchmarks").glob("*.py"), *(ROOT / "examples").glob("*.py"), *(ROOT / "scripts").iterdir()]
+    return [path for path in beside if path.suffix == ".py" or "python" in path.read_text().partition("\n")[0]]
+
+
+@pytest.mark.parametrize("path", scripts(), ids=lambda path: path.name)
+def test_what_scripts_import_of_the_package_exists(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "lipscale":
+            home = importlib.import_module(node.module)
+            for alias in node.names:
+                if not hasattr(home, alias.name):
+                    importlib.import_module(f"{node.module}.{alias.name}")
