@@ -52,8 +52,8 @@ def test_two_classes_have_a_table_a_matrix_a_curve_and_the_cost_of_thresholds():
     assert {0.5, 0.05, 0.01} <= rows.keys()
     for threshold, row in rows.items():
         answered = p >= threshold
-        assert float(row["precision"]) == pytest.approx(precision_score(truth, answered), abs=1e-4)
-        assert int(row["found"].split()[0]) == round(recall_score(truth, answered) * 100)
+        assert float(row["precision"]) == pytest.approx(precision_score(truth.numpy(), answered.numpy()), abs=1e-4)
+        assert int(row["found"].split()[0]) == round(recall_score(truth.numpy(), answered.numpy()) * 100)
         assert int(row["missed"]) == 100 - int(row["found"].split()[0])
 
 
