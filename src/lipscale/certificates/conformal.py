@@ -5,6 +5,7 @@ a class fits an input; a quantile of the true classes' scores on held-out sample
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, Self, get_args
@@ -77,13 +78,15 @@ class ConformalScore:
             found.append(mass + kept[:, 0] * lowest[:, k] + self._penalties(before.sum(1) + 1))
         return torch.stack(found, 1) - ROUNDING
 
-    def quantiles(self, scores: Tensor, labels: Tensor, alpha: float) -> Tensor:
+    def quantiles(self, scores: Tensor, labels: Tensor, alpha: float, names: Sequence[str] = ()) -> Tensor:
         """The largest score with which each class is in a set, from held-out samples: (N, C) -> (C,)."""
         classes, own = scores.shape[1], scores.gather(1, labels.long().unsqueeze(1)).squeeze(1)
         if self.name != "class-conditional":
             return quantile(own, alpha).expand(classes)
-        each = [quantile(own[labels == k], alpha, where=f" of each class, of class {k}") for k in range(classes)]
-        return torch.stack(each)
+        called = names or [*map(str, range(classes))]
+        return torch.stack(
+            [quantile(own[labels == k], alpha, where=f" of class {called[k]!r}") for k in range(classes)]
+        )
 
     def _penalties(self, ranks: Tensor) -> Tensor:
         return self.penalty * (ranks - self.free).clamp(min=0) if self.name == "raps" else torch.zeros_like(ranks)

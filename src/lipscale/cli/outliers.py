@@ -66,7 +66,9 @@ def _print(result: "OutlierResult", unit: str) -> None:
         for name, found in result.scores.items():
             attacked = _aurocs(found.attacked[eps].attacked) if eps in found.attacked else ["", "", ""]
             rows.append([name, *_aurocs(found.certified[eps]), *attacked])
-        print_texts(rows, f"Certified: at least so much, on all samples. Attacked: {result.attacked} of either set.")
+        print_texts(
+            rows, f"Certified: at least so much, on all samples. Attacked: up to {result.attacked} of either set."
+        )
 
 
 def _aurocs(at: Any) -> list[str]:

@@ -200,7 +200,7 @@ def _held_out(
     uniform = torch.rand(count, generator=random_stream(seed, "conformal draws"), dtype=torch.float64).to(device)
     draws, labels = None if score.is_threshold else uniform, samples.labels.long()
     scores = score.of(logits, draws)
-    quantiles = [score.quantiles(scores[rows], labels[rows], alpha) for rows, _ in parts]
+    quantiles = [score.quantiles(scores[rows], labels[rows], alpha, run.classes) for rows, _ in parts]
     certificate = dataclasses.replace(chunks[0], logits=logits, norms=norms)
     return _HeldOut(proof, samples, certificate, labels, score, draws, scores, parts, quantiles), own is not None
 

@@ -70,7 +70,7 @@ class OutlierResult:
     converted: str  # what was done to its inputs; empty where nothing was
     inliers: int
     outliers: int
-    attacked: int  # of either
+    attacked: int  # of either, or all where there are fewer
     seed: int
     scores: dict[str, ScoreMeasured]
 
@@ -131,7 +131,7 @@ def outliers_run(
                 _require_sound(moved, limits, name, label)
                 measured.attacked[label] = UnderAttack(_detection(few), _at(few, moved), _at(few, limits))
                 on_progress(f"attacks at {label}", k + 1, len(found))
-    count = min(map(len, chosen)) if any(epsilons) else 0
+    count = max(map(len, chosen)) if any(epsilons) else 0
     return OutlierResult(against, converted, len(inputs[0]), len(inputs[1]), count, seed, found)
 
 
