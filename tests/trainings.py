@@ -61,7 +61,9 @@ TRAININGS = {
     "averaged": (convnet, dataset, {"optimizer": "schedulefree"}),
     "resnet18": (resnet18, dataset, {}),
     "patchnet": (patchnet, samples, {}),
-    "in turns": (mlp, dataset, {"cross_fit": True, "calibration_fraction": 0.5}),
+    "in turns": (mlp, dataset, {"cross_fit": True, "calibration_fraction": 0.5, "objective": "ar-adals"}),
+    "mmce": (mlp, dataset, {"class_weights": (1.0, 2.0, 5.0), "objective": "mmce"}),
+    "avuc": (mlp, dataset, {"objective": "avuc"}),
 }
 
 

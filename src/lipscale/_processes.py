@@ -122,6 +122,21 @@ def gather(rows: Tensor) -> Tensor:
     return torch.cat([part[:size] for part, size in zip(_of_all(padded), sizes.tolist(), strict=True)])
 
 
+def whole(rows: Tensor, weight: float | Tensor) -> Tensor:
+    """The rows of every process, of which this one's have a gradient, for a loss that is no mean over samples.
+
+    Every process then has the whole batch's loss, and `backward` weighs each by its share: the gradient is divided by
+    that share here, so that their sum is the gradient of the one loss.
+    """
+    if count() == 1:
+        return rows
+    sizes = gather(torch.tensor([len(rows)], device=rows.device)).tolist()
+    parts = list(gather(rows.detach()).split(sizes))
+    own = rows.detach()
+    parts[number()] = own + (rows - own) * (total(torch.as_tensor(weight).to(own)) / weight)
+    return torch.cat(parts)
+
+
 def _of_all(value: Tensor) -> list[Tensor]:
     """A tensor of every process, all of one shape, in their order."""
     sent = value.contiguous()

@@ -7,30 +7,20 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from lipscale._objectives import BASELINES, OBJECTIVES, CalibratingName, ObjectiveName
 from lipscale._stage import StageSettings, setting
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 Names = tuple[str, ...]
-MethodName = Literal["list", "fixed", "standard", "label-smoothing", "focal", "focal-schedule", "pgd-at", "caat"]
+MethodName = Literal["list", "fixed", "standard", CalibratingName, "pgd-at", "caat", "caat-authors"]
 # fast is aoc; layers/families has a file for each of those that follow
 LayersName = Literal[
     "fast", "reference",
     "spectral", "bjorck", "cayley", "bcop", "aoc", "soc", "lot", "aol", "sll", "cpl", "bro", "lipnext",
 ]  # fmt: skip
 CONSTRAINED = ("list", "fixed")  # methods that hold a Lipschitz constant; the others train the unconstrained twin
-ObjectiveName = Literal["offset", "tau", "hkr", "annealing", "emma", "cll", "certificate"]
-# what each objective asks for, unless told otherwise; docs/FAMILIES.md has how these were found
-OBJECTIVES: dict[str, dict[str, float]] = {
-    "offset": {"offset": 0.0, "margin": 0.0},
-    "tau": {"tau": 0.7},
-    "hkr": {"margin": 0.5, "alpha": 0.95},
-    "annealing": {"offset": 2.0, "gamma": 5.0},
-    "emma": {"margin": 0.25},
-    "cll": {"margin": 0.25, "slack": 0.1},
-    "certificate": {"gamma": 0.1},
-}
 
 
 class DataSettings(StageSettings):
@@ -123,8 +113,8 @@ class TrainingSettings(StageSettings):
     )
     objective: ObjectiveName = setting(
         "offset",
-        "What a constrained network is trained for: the paper's cross-entropy with an offset, or another way to ask "
-        "for margins (see docs/FAMILIES.md).",
+        "What a constrained network is trained for: the paper's cross-entropy with an offset, another way to ask for "
+        "margins (see docs/FAMILIES.md), or the loss of a method that calibrates (see docs/BASELINES.md).",
     )
     offset: NotNegative = setting(
         0.0, "Margin offset xi of the loss; larger is more robust. Of annealing 2 where it is 0."
@@ -132,20 +122,27 @@ class TrainingSettings(StageSettings):
     margin: NotNegative = setting(
         0.0,
         "A radius that training asks for: of objective offset xi = sqrt(2) `margin` L, on top of `offset`; "
-        "also of hkr (0.5 where it is 0), emma and cll (0.25).",
+        "also of hkr (0.5 where it is 0), emma and cll (0.25). Of mbls the margin that goes free (2; of the method, "
+        "which holds no L, 10 logits).",
     )
     tau: Positive | None = setting(None, "Of objective tau: the slope that the loss sees. Default 0.7.")
-    alpha: Share | None = setting(None, "Of objective hkr: the weight of the hinge against the distance. Default 0.95.")
+    alpha: Share | None = setting(
+        None,
+        "Of objective hkr: the weight of the hinge against the distance (0.95); of ar-adals: how far the labels move.",
+    )
     gamma: NotNegative | None = setting(
-        None, "Of objective annealing: the exponent (5); of certificate: the margin's weight (0.1)."
+        None, "Of objective annealing and of dual-focal: the exponent (5); of certificate: the margin's weight (0.1)."
     )
     slack: Share | None = setting(
         None, "Of objective cll: the share of its distribution beyond the radius. Default 0.1."
     )
+    penalty: NotNegative | None = setting(
+        None, "Weight of what mmce (2), mmce-weighted (0.1), avuc (3) and mbls (0.1) add to the cross-entropy."
+    )
     smoothing: float = setting(0.05, "Of label-smoothing: the share given to all classes.", ge=0, lt=1)
-    focal_gamma: NotNegative = setting(3.0, "The exponent gamma of method focal.")
+    focal_gamma: NotNegative = setting(3.0, "The exponent gamma of focal.")
     attack_epsilon: Positive = setting(0.5, "The l2 radius within which pgd-at and caat attack a batch.")
-    attack_steps: int = setting(10, "Steps of those attacks.", ge=1)
+    attack_steps: int = setting(10, "Steps of the attacks of pgd-at, caat and caat-authors.", ge=1)
     class_weights: Literal["none", "balanced"] | tuple[Positive, ...] = setting(
         "none",
         "Weight of each class in the loss: balanced makes rare classes count as much as common ones (and the "
@@ -206,20 +203,24 @@ class TrainingSettings(StageSettings):
     compile: bool = setting(False, "Compile the training network with torch.compile; pays on GPUs.")
     seed: int = setting(0, "Fixes everything that is random.", ge=0)
 
-    @field_validator("offset", "margin", "tau", "alpha", "gamma", "slack")
+    @field_validator("offset", "margin", "tau", "alpha", "gamma", "slack", "penalty")
     @classmethod
-    def _suits_the_objective(cls, value: float | None, about: ValidationInfo) -> float | None:
-        """An objective has parameters of its own; another's would be ignored in silence."""
-        name, objective = about.field_name or "", about.data.get("objective", "offset")
-        if value and name not in OBJECTIVES[objective]:
-            suitable = " or ".join(key for key, own in OBJECTIVES.items() if name in own)
-            raise ValueError(f"means nothing to objective {objective}: leave it out, or use objective {suitable}")
+    def _suits_the_loss(cls, value: float | None, about: ValidationInfo) -> float | None:
+        """A loss has parameters of its own; another's would be ignored in silence."""
+        method, objective = about.data.get("method", "list"), about.data.get("objective", "offset")
+        kind, loss, table = (
+            ("objective", objective, OBJECTIVES) if method in CONSTRAINED else ("method", method, BASELINES)
+        )
+        if value and about.field_name not in table.get(loss, {}):
+            suitable = [key for key, own in table.items() if about.field_name in own]
+            instead = f"{kind} {' or '.join(suitable)}" if suitable else " or ".join(CONSTRAINED)
+            raise ValueError(f"means nothing to {kind} {loss}: leave it out, or use {instead}")
         return value
 
-    @field_validator("lipschitz", "objective", "offset", "margin", "phase1_only")
+    @field_validator("lipschitz", "objective", "phase1_only")
     @classmethod
     def _suits_the_method(cls, value: Any, about: ValidationInfo) -> Any:
-        """A constant and a margin in its units mean nothing to a network that no constant holds, nor do phases."""
+        """A constant and what it is trained for mean nothing to a network that no constant holds, nor do phases."""
         method, name = about.data.get("method", "list"), about.field_name or ""
         suitable = ("list",) if name == "phase1_only" else CONSTRAINED
         harmless = {cls.model_fields[name].default, *({1.0} if name == "lipschitz" else ())}  # L0 = 1 scales nothing
@@ -254,10 +255,20 @@ class TrainingSettings(StageSettings):
         """Whether the method holds a Lipschitz constant."""
         return self.method in CONSTRAINED
 
+    @property
+    def loss(self) -> str:
+        """The loss by its name: the objective of a constrained network, else the method."""
+        return self.objective if self.is_constrained else self.method
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether a part of the data is held out of Phase I: to steer L by, or the smoothing of ar-adals."""
+        return self.method == "list" or self.loss == "ar-adals"
+
     def asked(self, name: str) -> float:
-        """A parameter of the objective: as it was set, or where it is 0 or left out its default."""
+        """A parameter of the loss: as it was set, or where it is 0 or left out its default."""
         value: float | None = getattr(self, name)
-        return value or OBJECTIVES[self.objective].get(name, 0.0)
+        return value or (OBJECTIVES if self.is_constrained else BASELINES).get(self.loss, {}).get(name, 0.0)
 
 
 class RunSettings(StageSettings):

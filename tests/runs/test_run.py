@@ -15,13 +15,13 @@ import torch
 from PIL import Image
 
 import lipscale
+from lipscale import losses
 from lipscale.data import Dataset, Samples, load_dataset, prepare
 from lipscale.errors import DivergedError, UserError
 from lipscale.runs import evaluate_run, resume
 from lipscale.runs.assembly import resolve, suitable_batch_size
 from lipscale.runs.predict import predict, read_inputs
 from lipscale.settings import Settings, replace
-from lipscale.training import methods
 
 QUICK = Settings(limit=300, model="convnet", width=4, epochs=4, phase2_epochs=2, batch_size=64, device="cpu")
 QUICK = replace(QUICK, calibration_fraction=0.1)
@@ -266,13 +266,13 @@ def test_a_nan_loss_names_the_epoch_and_the_last_good_checkpoint(tmp_path, monke
     assert "try a smaller `learning_rate` than 0.2" in str(caught.value)
     assert "checkpoint" not in str(caught.value)  # there is no good one yet
 
-    original, calls = methods.offset_cross_entropy, []
+    original, calls = losses.offset_cross_entropy, []
 
     def failing(logits, labels, **options):
         calls.append(1)
         return original(logits, labels, **options) * (float("nan") if len(calls) > 7 else 1)  # 5 batches an epoch
 
-    monkeypatch.setattr(methods, "offset_cross_entropy", failing)
+    monkeypatch.setattr(losses, "offset_cross_entropy", failing)
     with pytest.raises(DivergedError, match="loss became nan in epoch 2 of Phase I") as caught:
         lipscale.train(replace(quick, out=tmp_path / "s"))
     assert str(tmp_path / "s" / "checkpoint.safetensors") in str(caught.value)

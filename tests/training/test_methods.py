@@ -28,7 +28,7 @@ from lipscale.training.inference import predict_logits
 from lipscale.training.methods import adversarial_batch, method_of, miscalibrated_batch
 from lipscale.training.optimizer import new_optimizer
 
-BASELINES = ("standard", "label-smoothing", "focal", "focal-schedule", "pgd-at", "caat")
+BASELINES = ("standard", "label-smoothing", "focal", "focal-schedule", "mmce", "pgd-at", "caat")
 PIXELS = (0.0, 1.0)
 
 
@@ -127,7 +127,7 @@ class TestAttackedBatches:
         for parameter in net.parameters():
             parameter.grad = torch.ones_like(parameter)
         before = {k: v.clone() for k, v in net.state_dict().items()}
-        points = transform(net, x, y, random_stream(0), epsilon=0.5, steps=5, box=PIXELS)
+        points, _ = transform(net, x, y, random_stream(0), epsilon=0.5, steps=5, box=PIXELS)
         assert distances(points, x).max() <= 0.5 * (1 + 1e-5)
         assert distances(points, x).median() > 0.05  # it does move
         assert points.min() >= 0
@@ -136,20 +136,20 @@ class TestAttackedBatches:
         assert all(torch.equal(before[k], v) for k, v in net.state_dict().items())  # batch statistics among them
         assert all((p.grad == 1).all() for p in net.parameters())
         assert all(m.training for m in net.modules())
-        again = transform(net, x, y, random_stream(0), epsilon=0.5, steps=5, box=PIXELS)
-        other = transform(net, x, y, random_stream(1), epsilon=0.5, steps=5, box=PIXELS)
+        again, _ = transform(net, x, y, random_stream(0), epsilon=0.5, steps=5, box=PIXELS)
+        other, _ = transform(net, x, y, random_stream(1), epsilon=0.5, steps=5, box=PIXELS)
         assert torch.equal(points, again)
         assert not torch.equal(points, other)
 
     def test_without_a_box_they_may_leave_it(self, few, net):
-        points = adversarial_batch(
+        points, _ = adversarial_batch(
             net, few.inputs[:50], few.labels[:50], random_stream(0), epsilon=0.5, steps=3, box=None
         )
         assert points.min() < 0
 
     def test_an_adversarial_batch_has_a_larger_loss_sample_by_sample(self, few, net):
         x, y = few.inputs[:100], few.labels[:100]
-        points = adversarial_batch(net, x, y, random_stream(0), epsilon=0.5, steps=10, box=PIXELS)
+        points, _ = adversarial_batch(net, x, y, random_stream(0), epsilon=0.5, steps=10, box=PIXELS)
         with evaluation_mode(net):
             clean, attacked = (F.cross_entropy(net(v), y, reduction="none") for v in (x, points))
         assert (attacked > clean).float().mean() > 0.98
@@ -157,7 +157,7 @@ class TestAttackedBatches:
 
     def test_a_miscalibrated_batch_keeps_every_answer_and_moves_confidence_both_ways(self, few, net):
         x, y = few.inputs[:100], few.labels[:100]
-        points = miscalibrated_batch(net, x, y, random_stream(0), epsilon=0.5, steps=10, box=PIXELS)
+        points, _ = miscalibrated_batch(net, x, y, random_stream(0), epsilon=0.5, steps=10, box=PIXELS)
         with evaluation_mode(net):
             clean, attacked = net(x), net(points)
         assert torch.equal(clean.argmax(1), attacked.argmax(1))

@@ -3,6 +3,7 @@
 from lipscale.attacks.apgd import CalibrationAttack, apgd, calibration_attack, confidence_attack
 from lipscale.attacks.autoattack import autoattack, autoattack_installed, require_autoattack
 from lipscale.attacks.pgd import pgd, worst_points
+from lipscale.attacks.signed import signed_attack
 
 __all__ = [
     "CalibrationAttack",
@@ -13,5 +14,6 @@ __all__ = [
     "confidence_attack",
     "pgd",
     "require_autoattack",
+    "signed_attack",
     "worst_points",
 ]

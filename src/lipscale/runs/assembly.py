@@ -130,9 +130,9 @@ def resolve(settings: Settings, dataset: Dataset, preprocessing: Preprocessing) 
     if augmentation.startswith("crop") and settings.crop > max(2, min(shape[1:]) // 4):
         sides = " x ".join(map(str, shape[1:]))
         raise UserError(f"`crop` {settings.crop} is more than a quarter of images of {sides}: little would be left")
-    if settings.method == "list":
+    if settings.holds_out:
         settings = calibrated(settings, count)
-    is_split = settings.method == "list" and not settings.cross_fit
+    is_split = settings.holds_out and not settings.cross_fit
     rows = count - (round((settings.calibration_fraction or 0) * count) if is_split else 0)
     named = settings.data in data.READERS
     paths = {name: path for name in ("data_dir", "test_data") if (path := getattr(settings, name)) is not None}
@@ -179,9 +179,9 @@ def assemble(settings: Settings, dataset: Dataset, preprocessing: Preprocessing)
     """The network and the data of a run, on the device that the settings name."""
     device = pick_device(settings.device)
     train, calibration = dataset.train, None
-    if settings.method == "list" and settings.cross_fit:
+    if settings.holds_out and settings.cross_fit:
         data.require_turns(train, dataset.classes)
-    elif settings.method == "list":
+    elif settings.holds_out:
         assert settings.calibration_fraction is not None  # resolved
         train, calibration = data.split_calibration(
             train, settings.calibration_fraction, seed=settings.seed, classes=dataset.classes

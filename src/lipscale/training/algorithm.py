@@ -11,6 +11,7 @@ from lipscale import _processes as processes
 from lipscale.attacks.ball import Box
 from lipscale.bounds import get_lipschitz, set_lipschitz
 from lipscale.calibration import LipschitzScheduler
+from lipscale.losses import AdaptiveLoss
 from lipscale.settings import TrainingSettings
 from lipscale.training.batches import Batches
 from lipscale.training.crossfit import CrossFit
@@ -20,6 +21,8 @@ from lipscale.training.inference import predict
 from lipscale.training.methods import method_of
 from lipscale.training.optimizer import new_optimizer
 from lipscale.training.plan import Plan
+
+FIRST_EPOCHS = 0.1  # of the plan, before a loss learns from answers
 
 
 class Training:
@@ -52,7 +55,7 @@ class Training:
             assert settings.lipschitz is not None  # decided
             set_lipschitz(net, settings.lipschitz)
         self.cross_fit = CrossFit(self, parts) if parts else None
-        if calibration is not None or self.cross_fit is not None:
+        if settings.method == "list" and (calibration is not None or self.cross_fit is not None):
             self.scheduler = LipschitzScheduler(
                 net,
                 rule=settings.feedback,
@@ -80,26 +83,38 @@ class Training:
         return logits.float() if reduced else logits
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The method's loss."""
+        """The method's loss, of the whole batch where it is no mean over samples."""
+        if self.method.is_of_a_batch:
+            logits, labels = processes.whole(logits, self.weight_of(labels)), processes.gather(labels)
         return self.method.loss(logits, labels, weights=self.class_weights)
 
     def weight_of(self, labels: Tensor) -> float | Tensor:
         """What these samples weigh beside others of the same batch: the loss is a mean over the classes' weights."""
         return len(labels) if self.class_weights is None else self.class_weights[labels].sum()
 
-    def calibration_logits(self) -> tuple[Tensor, Tensor]:
-        """The logits and labels that T* is measured on: of D_cal, or out-of-fold of all data."""
+    def calibration_logits(self) -> tuple[Tensor, Tensor] | None:
+        """The logits and labels that T* is measured on: of D_cal, or out-of-fold of all data; none without either."""
         if self.cross_fit is not None:
             return self.cross_fit.logits(self)
-        assert self.calibration is not None
-        return predict(self.net, self.calibration)
+        return None if self.calibration is None else predict(self.net, self.calibration)
+
+    def adapt_loss(self, held_out: tuple[Tensor, Tensor] | None) -> None:
+        """Let a loss that learns see answers to held-out data, or once, after the first epochs, to all data."""
+        loss, epoch = self.method.loss, 1 + self.epochs_of(1)
+        first = max(1, round(FIRST_EPOCHS * self.plan.phase1_epochs))
+        if not isinstance(loss, AdaptiveLoss) or epoch < first:
+            return
+        if held_out is not None:
+            loss.adapt(*held_out)
+        elif epoch == first:
+            loss.adapt(*predict(self.net, self.train))
 
     @property
     def calibration_size(self) -> int:
         """How many samples T* is measured on."""
-        if self.cross_fit is not None:
-            return self.train.size
-        return 0 if self.calibration is None else self.calibration.size
+        if self.scheduler is None:
+            return 0
+        return self.train.size if self.calibration is None else self.calibration.size
 
     def all_data(self) -> Batches:
         """D_train and D_cal together, for Phase II."""
@@ -147,13 +162,18 @@ def algorithm_1(
         start = time.perf_counter(), time.process_time()
         # 1. optimise the weights under L_e
         loss, accuracy = train_epoch(training, training.train, phase=1, should_stop=should_stop)
+        held_out = training.calibration_logits()
         if scheduler is not None:
+            assert held_out is not None
             # 2. measure T*_e on D_cal, L_{e+1} <- L_e / T*_e, and project f onto it
-            processes.require_same("a constant L", scheduler.step(*training.calibration_logits()))
+            before = get_lipschitz(training.net)
+            processes.require_same("a constant L", scheduler.step(*held_out))
             # 3. stop once L has settled, or with the budget: L*
             is_last = training.epochs_of(1) + 1 == plan.phase1_epochs
             if is_last or (plan.stops_early and scheduler.converged):
                 scheduler.freeze()
+            held_out = held_out[0] * (get_lipschitz(training.net) / before), held_out[1]  # as it answers now
+        training.adapt_loss(held_out)
         on_epoch(training.record(1, loss, accuracy, start))
 
     # Phase II, data re-integration: D_train and D_cal together, with L frozen at L*

@@ -46,8 +46,7 @@ def seconds_of(net: nn.Module, train: Batches, calibration: Batches | None, sett
     taken = (processes.clock() - start) / TIMED_STEPS * len(training.train)
     start = processes.clock()
     finish_weights(training, training.train, 1, 1)
-    if training.scheduler is not None:
-        training.calibration_logits()
+    training.calibration_logits()
     with TemporaryDirectory() as folder:
         save_training(Path(folder) / "checkpoint.safetensors", training)
     return taken + processes.clock() - start

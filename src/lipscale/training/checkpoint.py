@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from lipscale._files import load_tensors, save_tensors
 from lipscale.errors import UnusableError, UserError
+from lipscale.losses import AdaptiveLoss
 from lipscale.training.algorithm import Training
 from lipscale.training.epoch import Epoch, StoppedEpoch
 
@@ -27,6 +28,7 @@ def save_training(path: Path, training: Training) -> None:
         "settings": digest_of(training),
         "history": [asdict(epoch) for epoch in training.history],
         "scheduler": None if training.scheduler is None else training.scheduler.state_dict(),
+        "loss": training.method.loss.state if isinstance(training.method.loss, AdaptiveLoss) else None,
         "stopped": None if training.stopped is None else asdict(training.stopped),
         "param_groups": [one.optimizer.state_dict()["param_groups"] for one in trainings],
     }
@@ -45,6 +47,8 @@ def load_training(path: Path, training: Training) -> None:
         training.history = [Epoch(**epoch) for epoch in values["history"]]
         if training.scheduler is not None:
             training.scheduler.load_state_dict(values["scheduler"])
+        if isinstance(training.method.loss, AdaptiveLoss):
+            training.method.loss.state = values["loss"]
         training.stopped = None if values["stopped"] is None else StoppedEpoch(**values["stopped"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, UserError):

@@ -30,9 +30,11 @@ class CrossFit:
     def _twin(self, training: "Training", out: int) -> "Training":
         others = [part for number, part in enumerate(self.parts) if number != out]
         train = reduce(lambda joined, part: joined.join(part), others)
-        return type(training)(
+        twin = type(training)(
             deepcopy(training.net), train, None, training.settings, class_weights=training.class_weights
         )
+        twin.method = training.method  # a loss that learns is one and the same for all
+        return twin
 
     def logits(self, training: "Training") -> tuple[Tensor, Tensor]:
         """One epoch of every twin, then the logits and labels of all samples, each by the twin that has not seen it.

@@ -58,7 +58,7 @@ def calibrated(settings: S, samples: int, *, divisible: bool = True) -> S:
     """The settings with D_cal decided: its share of so many samples, and whether all parts take turns, if they can."""
     samples = max(samples, 1)
     share = min(max(CALIBRATION_SHARE, FEWEST_CALIBRATION / samples), LARGEST_SHARE, MOST_CALIBRATION / samples)
-    cross_fit = settings.cross_fit
+    cross_fit = settings.cross_fit if settings.method == "list" else False  # turns are taken in steering L
     if cross_fit is None:
         is_dear = LARGEST_SHARE * samples < FEWEST_CALIBRATION
         cross_fit = divisible and is_dear and settings.calibration_fraction is None

@@ -72,9 +72,8 @@ def train_epoch(
         own = processes.own_stream()
         stream = random_stream(settings.seed, "method", training.epochs_of(1), step + 1, *own)
         with seeded(settings.seed, "forward", phase, number, step, *own):  # for what draws from torch's own: dropout
-            logits, loss = train_step(training, inputs, labels, stream, is_first=step == 0)
+            correct, loss = train_step(training, inputs, labels, stream, is_first=step == 0)
         # stays on the device: no synchronisation in the loop
-        correct = (logits.detach().argmax(1) == labels).sum()
         sums += torch.stack((loss.detach() * len(labels), correct, torch.full_like(loss.detach(), len(labels))))
         if processes.in_any(should_stop()):
             training.stopped = StoppedEpoch(step + 1, processes.total(sums).tolist())
@@ -93,15 +92,18 @@ def train_epoch(
 def train_step(
     training: "Training", inputs: Tensor, labels: Tensor, stream: torch.Generator, *, is_first: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """One batch, or this process's share of it: its logits, the batch's loss, and the step of the optimizer."""
-    logits = training.forward(training.method.transform(training.net, inputs, labels, stream))
+    """One batch, or this process's share of it: how many were right, the batch's loss, and the optimizer's step."""
+    samples = len(labels)
+    inputs, labels = training.method.transform(training.net, inputs, labels, stream)
+    logits = training.forward(inputs)
     if is_first:
         _require_classes(labels, logits.shape[1])
     loss = training.loss(logits, labels)
     training.optimizer.zero_grad(set_to_none=True)
     loss = processes.backward(loss, training.weight_of(labels), training.net.parameters())
     training.optimizer.step()
-    return logits, loss
+    # a method may learn from every sample more than once
+    return (logits.detach().argmax(1) == labels).sum() * (samples / len(labels)), loss
 
 
 def _require_classes(labels: Tensor, classes: int) -> None:

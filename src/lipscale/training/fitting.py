@@ -190,9 +190,9 @@ def _batches(
     """The settings, checked, and the batches to train on, to calibrate on, or the parts that take turns in it."""
     chosen = TrainingSettings.checked(settings)
     train, calibration, parts = as_dataset(train), as_dataset(calibration), list[Any]()
-    if chosen.method != "list" and calibration is not None:
+    if not chosen.holds_out and calibration is not None:
         raise UserError(f"method {chosen.method} has no feedback and so no use for a calibration set: join it to train")
-    if chosen.method == "list" and calibration is None:
+    if chosen.holds_out and calibration is None:
         chosen = calibrated(chosen, samples_in(train), divisible=is_divisible(train))
         assert chosen.calibration_fraction is not None  # decided
         if chosen.cross_fit:
