@@ -11,7 +11,7 @@ FLOW = [
     *("errors", "_random", "_processes", "_files", "_stage", "_objectives", "settings"),
     *("data", "layers", "bounds", "models"),
     *("losses", "metrics", "calibration", "attacks", "certificates"),
-    *("training", "runs", "sklearn", "lightning", "report", "experiments", "cli"),
+    *("training", "runs", "sklearn", "lightning", "report", "serve", "experiments", "cli"),
 ]
 
 

@@ -19,6 +19,7 @@ The flow, each stage a package; a stage imports only those before it:
     sklearn       a classifier for scikit-learn's pipelines
     lightning     the feedback on L as a callback of Lightning
     report        figures, and a page to open
+    serve         a page to try a run on, and REST
     experiments   the paper's tables, figures and claims; sweeps
     cli           the command line
 """

@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -164,6 +165,23 @@ def raw_radii(radii: Tensor, raw: Tensor, done: Preprocessing) -> Tensor:
     moves = std * torch.where(squeezed, 2 * (inputs - moves / 2).cosh() * (moves / 2).sinh(), moves)
     moves[:, [i for i, column in enumerate(done.columns) if column.categories]] = math.nan
     return moves
+
+
+def number_features(done: Preprocessing) -> dict[int, int]:
+    """The network input that each column of numbers becomes, by the column."""
+    columns = done.columns or (Column(""),) * len(done.column_mean)
+    starts = accumulate((column.features for column in columns), initial=0)
+    return {i: start for i, (column, start) in enumerate(zip(columns, starts, strict=False)) if not column.categories}
+
+
+def decode_numbers(ready: Tensor, raw: Tensor, done: Preprocessing) -> Tensor:
+    """Raw rows (N, columns) with their numbers moved to where network inputs (N, F) are; what is missing stays so."""
+    places, moved = number_features(done), raw.clone()
+    for i, feature in places.items():
+        scaled = ready[:, feature].double()
+        scaled = scaled.sinh() if done.columns and done.columns[i].long_tail else scaled
+        moved[:, i] = torch.where(raw[:, i].isnan(), raw[:, i], done.column_mean[i] + done.column_std[i] * scaled)
+    return moved
 
 
 def whole_raw_radius(radii: Tensor, ready: Tensor, done: Preprocessing) -> Tensor:

@@ -1,5 +1,6 @@
 """Sizes before memory: how much there is and whether a file can be read, asked before anything is taken."""
 
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -57,7 +58,8 @@ def decoding(name: str, what: str) -> Iterator[None]:
     except (UserError, FileNotFoundError):
         raise
     except Exception as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split()).replace(name, "it")[:200]
+        said = re.sub(r" <\S+ object at 0x[0-9a-f]+>", "", f"{type(error).__name__}: {error}")
+        reason = " ".join(said.split()).replace(name, "it")[:200]
         raise UserError(f"cannot read {name} as {what} ({reason}); mend it or get it again") from error
 
 

@@ -32,14 +32,18 @@ class Sample:
     @property
     def picture(self) -> str | None:
         """A PNG as a data URL; small pictures are magnified pixel by pixel, by the browser."""
-        if self.image is None:
-            return None
-        pixels = (self.image[:3] * 255).round().clamp(0, 255).byte().movedim(0, -1).cpu().numpy()
-        picture = Image.fromarray(pixels if pixels.shape[-1] == 3 else pixels[..., 0])
-        picture.thumbnail((LARGEST_PICTURE, LARGEST_PICTURE))
-        data = io.BytesIO()
-        picture.save(data, "PNG")
-        return "data:image/png;base64," + base64.b64encode(data.getvalue()).decode()
+        return None if self.image is None else f"data:image/png;base64,{as_png(self.image, largest=LARGEST_PICTURE)}"
+
+
+def as_png(image: Tensor, *, largest: int | None = None) -> str:
+    """A picture (C, H, W) in [0, 1] as a PNG in base64, its sides at most `largest`."""
+    pixels = (image[:3] * 255).round().clamp(0, 255).byte().movedim(0, -1).cpu().numpy()
+    picture = Image.fromarray(pixels if pixels.shape[-1] == 3 else pixels[..., 0])
+    if largest is not None:
+        picture.thumbnail((largest, largest))
+    data = io.BytesIO()
+    picture.save(data, "PNG")
+    return base64.b64encode(data.getvalue()).decode()
 
 
 def worth_seeing(
