@@ -144,8 +144,8 @@ def test_the_python_of_the_pages_runs(page, tmp_path):
 # --- commands ---
 
 PAGES = ["README.md", *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").glob("*.md")))]
-# what takes hours, the network or a public set
-ELSEWHERE = re.compile(r"cifar10|mnist|reproduce (?!all --dry-run)|reproduce .*--profile")
+# what takes hours, the network or a public set, or ends with Ctrl-C
+ELSEWHERE = re.compile(r"lipscale serve|cifar10|mnist|reproduce (?!all --dry-run)|reproduce .*--profile")
 
 
 def commands(page: str) -> list[str]:

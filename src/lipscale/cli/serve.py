@@ -1,5 +1,6 @@
 """The command that answers in a browser and over REST: serve."""
 
+import os
 import socket
 import sys
 from importlib.util import find_spec
@@ -64,7 +65,8 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise UserError(f"--host {host}: {error.strerror}; leave it out to serve this machine") from None
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if os.name == "posix":  # a port that was just left; on Windows this would take one that is in use
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
         listening.listen()
     except OSError as error:

@@ -70,9 +70,9 @@ def create_app(
 
 
 def _add_page(app: FastAPI) -> None:
-    look = (files("lipscale.report") / "page.css").read_text()
+    look = (files("lipscale.report") / "page.css").read_text(encoding="utf-8")
     for kind, path in {"html": "/", "css": "/page.css", "js": "/page.js"}.items():
-        text = (files("lipscale.serve") / f"page.{kind}").read_text()
+        text = (files("lipscale.serve") / f"page.{kind}").read_text(encoding="utf-8")
         page = Response(look + text if kind == "css" else text, media_type=TYPES[kind])
         app.get(path, include_in_schema=False)(lambda page=page: page)
 

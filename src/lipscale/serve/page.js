@@ -37,25 +37,26 @@
     return said;
   }
 
-  function complain(message) {
+  // `stale`: what is shown is not about what was given
+  function complain(message, stale = false) {
     find("trouble").textContent = message;
     find("trouble").hidden = !message;
+    document.body.classList.toggle("stale", stale);
   }
 
   // one request at a time; of those that come meanwhile only the last is made, a little later
   function latest(work, pause) {
-    let busy = false, next = null;
-    const run = async (...given) => {
-      if (busy) { next = given; return; }
+    let busy = false, again = false;
+    return async function run() {
+      again = busy;
+      if (busy) return;
       busy = true;
       await new Promise((done) => setTimeout(done, pause));
-      await work(...(next || given));
+      again = false; // what came during the pause is in this one
+      await work();
       busy = false;
-      const waiting = next;
-      next = null;
-      if (waiting && waiting !== given) run(...waiting);
+      if (again) run();
     };
-    return run;
   }
 
   // --- the input ---
@@ -70,14 +71,14 @@
       complain("");
       showAnswer(truth);
     } catch (error) {
-      complain(error.message);
+      if (turn === asked) complain(error.message, true);
     }
   }
 
   async function readFile(file) {
     if (!file) return;
     if (file.size * 4 / 3 > about.largest_body - 1000) {
-      complain(`The file is too large: give at most ${Math.floor(about.largest_body * 0.75 / 1e6)} MB.`);
+      complain(`The file is too large: give at most ${Math.floor(about.largest_body * 0.75 / 1e6)} MB.`, true);
       return;
     }
     const url = await new Promise((done) => {
@@ -129,8 +130,8 @@
 
   async function readRow() {
     const fields = [...find("row").querySelectorAll("input, select, textarea")];
-    const wrong = fields.find((field) => field.validity.badInput);
-    if (wrong) { complain("A field does not hold what it should."); return; }
+    const wrong = fields.findIndex((field) => field.validity.badInput);
+    if (wrong >= 0) { complain(`${about.columns[wrong].name}: this is no ${about.columns[wrong].kind}.`, true); return; }
     if (!about.columns.length) {
       const numbers = fields[0].value.split(/[\s,;]+/).filter(Boolean).map(Number);
       await choose({ row: numbers });
@@ -206,7 +207,7 @@
 
   // --- the band ---
 
-  const BOX = { left: 66, right: 612, top: 30, bottom: 250 };
+  const BOX = { left: 72, right: 612, top: 30, bottom: 250 };
   const places = { x: (e) => BOX.left + (BOX.right - BOX.left) * e / answer.epsilons.at(-1), y: (p) => BOX.bottom - (BOX.bottom - BOX.top) * p };
 
   function ticks(most) {
@@ -315,13 +316,23 @@
 
   const runAttack = latest(async () => {
     const input = question, epsilon = force();
+    const slow = setTimeout(() => showOutcome("open", "attacking ...", ""), 400);
     try {
       const found = await ask("attack", { ...input, epsilon });
+      clearTimeout(slow);
       if (input === question) { complain(""); showAttack(found, epsilon); }
     } catch (error) {
+      clearTimeout(slow);
+      showOutcome("open", "not tried", "");
       complain(error.message);
     }
   }, 200);
+
+  function showOutcome(tone, word, text) {
+    find("outcome-badge").className = `badge ${tone}`;
+    find("outcome-badge").textContent = word;
+    find("outcome-text").textContent = text;
+  }
 
   function prepareAttack() {
     find("force").max = 100 * FORCE;
@@ -336,14 +347,13 @@
   }
 
   function showAttack(found, epsilon) {
-    const { changed, certified, label, distance, probability } = found, badge = find("outcome-badge");
-    badge.className = `badge ${changed ? "bad" : certified ? "good" : "open"}`;
-    badge.textContent = changed ? `it is now ${label}` : `still ${label}`;
+    const { changed, certified, label, distance, probability } = found;
     const left = `The probability of ${answer.label} is ${percent(probability)} there.`;
-    find("outcome-text").textContent = changed && certified ? "THE CERTIFICATE IS BROKEN. Please report it: this must never happen."
+    const text = changed && certified ? "THE CERTIFICATE IS BROKEN. Please report it: this must never happen."
       : changed ? `The class changed at a distance of ${short(distance)}${about.certified ? ", beyond the certified radius" : ""}. ${left}`
         : certified ? `As proven: no attack of this size can change it. ${left}`
           : `Nothing is proven for changes up to ${short(epsilon)}, and this attack found none that changes the class. ${left}`;
+    showOutcome(changed ? "bad" : certified ? "good" : "open", changed ? `it is now ${label}` : `still ${label}`, text);
     find("attack-pictures").replaceChildren();
     if (found.change) {
       find("attack-pictures").replaceChildren(picture(answer.seen, "the input"), picture(found.change.picture, `after the attack: ${label}`),
