@@ -8,8 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 
 from conftest import lipscale, real_folder
+from experiment_makers import made_up_metrics
+from lipscale.cli.commands import app
+from lipscale.cli.show import print_first_sight
+from lipscale.cli.training import given_settings
+from lipscale.settings import Settings
 
 QUICK = ("--limit", "300", "--epochs", "2", "--phase2-epochs", "1", "--width", "16", "--device", "cpu")
 QUICK += ("--calibration-fraction", "0.1")
@@ -30,7 +36,7 @@ def test_train_prints_plain_lines_without_a_terminal(run):
         assert word in lines[0]
     assert "\x1b" not in done.stderr + done.stdout
     assert f"Run folder: {folder}" in done.stderr
-    assert "certified accuracy at 0.1412" in done.stdout
+    assert "certified at 0.1412" in done.stdout
     assert len(done.stdout.splitlines()) <= 18  # the verdict, five numbers, what to do, where to go on
     assert f"Report: {folder / 'report.html'}" in done.stdout
     assert (folder / "report.html").stat().st_size < 5_000_000
@@ -258,3 +264,21 @@ def test_a_folder_whose_name_is_no_text_is_refused_before_the_training(tmp_path)
     assert done.returncode == 2
     assert b"UTF-8" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_flags_that_name_several_columns_may_be_repeated():
+    train = typer.main.get_command(app).commands["train"]
+    flags = train.make_context("train", ["--drop", "id", "--drop", "zip, name", "--seed", "3"]).params
+    given, named = given_settings({key: flags[key] for key in Settings.model_fields})
+    assert Settings.checked(given).drop == ("id", "zip", "name")
+    assert (given.keys(), named["drop"]) == ({"drop", "seed"}, "--drop")
+    predict = typer.main.get_command(app).commands["predict"]
+    assert predict.make_context("predict", ["RUN", "--keep", "id", "--keep", "zip"]).params["keep"] == ["id", "zip"]
+
+
+def test_the_first_sight_fits_into_80_columns(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    known = {"classes": ("fraud", "legit"), "confusion": ((7, 3), (90, 900)), "recall": (0.7, 0.9)}
+    print_first_sight(made_up_metrics(**known, majority_rate=0.99, balanced_accuracy=0.8), weighted=False)
+    lines = capsys.readouterr().out.rstrip().splitlines()
+    assert len(lines[3:]) == 5, lines  # one for each number

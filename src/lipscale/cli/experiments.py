@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from lipscale.cli.signals import Stopped, StopRequest, polite_stop
+from lipscale.cli.training import given_settings
 from lipscale.errors import UserError
 from lipscale.settings import DataSettings, Settings
 
@@ -50,7 +51,7 @@ def compare(
     out: Out = None,
     jobs: Jobs = None,
     dry_run: DryRun = False,
-    **flags: str | None,
+    **flags: str | list[str] | None,
 ) -> None:
     """What do I gain? LiST beside what you would use instead, and a sentence that says which to choose.
 
@@ -71,12 +72,12 @@ def compare(
     from lipscale.experiments.plan import shared
     from lipscale.experiments.results import Results
 
-    given = {key: value for key, value in flags.items() if value is not None}
-    place = {key: f"--{key.replace('_', '-')}" for key in given}
-    comparison = Comparison.of(Settings.checked(given, place=place), seeds=seeds)
+    given, given_as = given_settings(flags)
+    comparison = Comparison.of(Settings.checked(given, place=given_as), seeds=seeds)
     out = out or Path("comparisons") / Path(comparison.settings.data).stem
     plan = shared(run for row in comparison.rows() for run in row.runs)
-    outcome = _carry_out(plan, out, Place(jobs=jobs), data_dir=None, dry_run=dry_run)
+    cores = 1 if comparison.is_table else None  # as scikit-learn's models have there, so that times can be compared
+    outcome = _carry_out(plan, out, Place(jobs=jobs, cores=cores), data_dir=None, dry_run=dry_run)
     results = Results(out / "runs", plan)
     candidates = comparison.candidates(results, out, lambda name: typer.echo(f"fitting {name}", err=True))
     said = "\n".join(choose(candidates, comparison.majority_rate)[1])

@@ -18,8 +18,8 @@ MANY = 100  # files that are worth a bar
 def predict(
     run: RunFolder,
     files: Annotated[list[Path] | None, typer.Argument(metavar="FILE...", help=INPUTS)] = None,
-    keep: Annotated[str | None, typer.Option(metavar="NAMES", help=KEEP)] = None,
-    radius_of: Annotated[str | None, typer.Option(metavar="NAMES", help=RADIUS_OF)] = None,
+    keep: Annotated[list[str] | None, typer.Option(metavar="NAMES", help=KEEP)] = None,
+    radius_of: Annotated[list[str] | None, typer.Option(metavar="NAMES", help=RADIUS_OF)] = None,
     radii: Annotated[bool, typer.Option("--radii", help="The same for all columns of numbers.")] = False,
     epsilon: Annotated[str | None, typer.Option(help="Print the certified range of each probability too.")] = None,
     threshold: Threshold = None,
@@ -48,7 +48,7 @@ def predict(
 
     if out is not None and out.suffix not in FORMATS:
         raise UserError(f"--out {out}: expected a name that ends in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
-    kept, single = ([part.strip() for part in text.split(",")] if text else [] for text in (keep, radius_of))
+    kept, single = ([part.strip() for text in named or () for part in text.split(",")] for named in (keep, radius_of))
     largest = epsilons_of(epsilon)[0] if epsilon else None
     loaded = load(run, device=device)
     how: Any = {"epsilon": largest, "threshold": threshold_of(loaded, threshold, positive)}

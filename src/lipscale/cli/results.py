@@ -160,13 +160,15 @@ def audit(
     from lipscale.certificates.audits import audit, verdict
     from lipscale.cli.progress import AttackProgress
     from lipscale.runs import first_test_samples, load
+    from lipscale.training.defaults import is_small
+    from lipscale.training.hardware import one_thread
 
     loaded = load(run, device=device)
     if loaded.settings.method not in CONSTRAINED:
         raise UserError(f"{run} is unconstrained (method {loaded.settings.method}) and carries no certificate to audit")
     inputs, _ = first_test_samples(loaded, samples, data_dir=data_dir)
     inputs = inputs.to(next(loaded.net.parameters()).device)
-    with AttackProgress() as progress:
+    with AttackProgress() as progress, one_thread(when=is_small(loaded.net, len(inputs))):
         result = audit(
             loaded.net,
             inputs,

@@ -3,7 +3,7 @@
 import inspect
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -60,7 +60,7 @@ def train(
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Print every number and the whole verdict at the end, as the report does.")
     ] = False,
-    **flags: str | None,
+    **flags: str | list[str] | None,
 ) -> None:
     """Train a calibrated, certified classifier and write a run folder.
 
@@ -82,7 +82,7 @@ def train(
 
         lipscale train --data cifar10 --processes 2
     """
-    given = {key: value for key, value in flags.items() if value is not None}
+    given, given_as = given_settings(flags)
     how: dict[str, Any] = {"loggers": [] if log is None else [name.strip() for name in log.split(",")]}
     if resume is not None:
         if given or settings_file or recipe:
@@ -98,8 +98,14 @@ def train(
 
         from_file, place = read_settings(settings_file)
         values |= from_file
-    place |= {key: f"--{key.replace('_', '-')}" for key in given}
-    _start(Settings.checked({**values, **given}, place=place), processes, how, verbose=verbose)
+    _start(Settings.checked({**values, **given}, place=place | given_as), processes, how, verbose=verbose)
+
+
+def given_settings(flags: Mapping[str, str | Sequence[str] | None]) -> tuple[dict[str, str], dict[str, str]]:
+    """The settings that flags give, as text, and what each flag is called; one that names several may be repeated."""
+    chosen = {key: value for key, value in flags.items() if value or value == ""}  # none, or no names: not given
+    given = {key: value if isinstance(value, str) else ",".join(value) for key, value in chosen.items()}
+    return given, {key: f"--{key.replace('_', '-')}" for key in given}
 
 
 def _recipe(name: str) -> dict[str, Any]:
@@ -199,7 +205,8 @@ def _flag(name: str, panel: str | None) -> Any:
     metavar = "|".join(choices) if choices else kind
     # text all the way: Settings checks it and names the flag, as it does for YAML
     option = typer.Option(metavar=metavar, help=as_commands(f"{field.description}{default}"), rich_help_panel=panel)
-    return Annotated[str | None, option]
+    values = list[str] if kind == METAVARS["tuple[str"] else str
+    return Annotated[values | None, option]
 
 
 def _shown(value: Any) -> str:

@@ -90,9 +90,14 @@ class Comparison:
         found = [Candidate(name, [_of_network(run, self.epsilon) for run in made]) for name, made in networks.items()]
         scaled = [self._scaled(run, folder) for run in networks[SCALED]]
         found = [Candidate(SCALED, scaled) if candidate.name == SCALED else candidate for candidate in found]
-        if len(self.dataset.input_shape) == 1:
+        if self.is_table:
             found += [Candidate(name, self._table_models(name, folder, on_fit)) for name in TABLE_MODELS]
         return [candidate for candidate in found if candidate.seeds]
+
+    @property
+    def is_table(self) -> bool:
+        """Whether there are rows of numbers, which scikit-learn's models take, and not pictures."""
+        return len(self.dataset.input_shape) == 1
 
     @property
     def epsilon(self) -> float:

@@ -92,7 +92,7 @@ def notes_of(comparison: Comparison, candidates: Sequence[Candidate]) -> list[st
     if names & {*TREES, LINEAR}:
         notes.append(
             "Trees have no gradient and no constant: neither PGD nor a certificate applies to them. Of logistic "
-            "regression both are exact, by the distance from its planes. All get the same features."
+            "regression both are exact, by the distance from its planes. All get the same features, and one thread."
         )
     return notes
 

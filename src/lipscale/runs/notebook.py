@@ -8,6 +8,7 @@ from lipscale.metrics import reliability
 from lipscale.metrics.binned import bins_for
 from lipscale.runs.evaluation import Metrics
 from lipscale.runs.headline import first_numbers, headline
+from lipscale.training.epoch import counted
 
 SIDE = 200  # of the diagram, in pixels
 TONES = {"good": "#00684c", "bad": "#b04300", "open": "#6b6d70"}
@@ -34,7 +35,7 @@ def diagram(logits: Tensor, labels: Tensor) -> str:
     width = SIDE / len(cells.count)
     bars = "".join(
         f'<rect x="{i * width:.1f}" y="{SIDE * (1 - share):.1f}" width="{width:.1f}" height="{SIDE * share:.1f}" '
-        f'fill="{BAR}" fill-opacity="0.8"><title>{int(count)} samples, {share:.3f} right</title></rect>'
+        f'fill="{BAR}" fill-opacity="0.8"><title>{counted(int(count), "sample")}, {share:.3f} right</title></rect>'
         for i, (share, count) in enumerate(zip(cells.accuracy.tolist(), cells.count.tolist(), strict=True))
         if count
     )

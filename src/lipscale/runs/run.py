@@ -28,6 +28,8 @@ from lipscale.runs.lock import locked
 from lipscale.runs.notebook import as_html
 from lipscale.settings import Settings
 from lipscale.training.checkpoint import load_network
+from lipscale.training.defaults import is_small
+from lipscale.training.hardware import one_thread
 
 log = logging.getLogger("lipscale")
 
@@ -216,16 +218,17 @@ def attack_run(
     """Attack a subset of the test part, or of new data; the result is kept, and so is what a killed attack finished."""
     test = labelled_samples(run, on, data_dir=data_dir)
     attacked = attack_samples(test, samples, seed=attack.seed)
-    result = measure_robustness(
-        run.net,
-        attacked,
-        epsilons=[eps for eps in epsilons or run.settings.epsilons if eps > 0],  # at zero there is nothing to attack
-        attack=attack,
-        box=box_of(run.preprocessing),
-        threshold=threshold,
-        cache=lambda name: KeptTensors(run.folder / files.ATTACKS / name),
-        on_progress=on_progress,
-    )
+    with one_thread(when=is_small(run.net, len(attacked))):
+        result = measure_robustness(
+            run.net,
+            attacked,
+            epsilons=[eps for eps in epsilons or run.settings.epsilons if eps > 0],  # at zero is nothing to attack
+            attack=attack,
+            box=box_of(run.preprocessing),
+            threshold=threshold,
+            cache=lambda name: KeptTensors(run.folder / files.ATTACKS / name),
+            on_progress=on_progress,
+        )
     result = dataclasses.replace(result, test_size=len(test))
     if file := evaluation_file(run, on=on, threshold=threshold):
         files.write_json(file, files.read_json(file) | {"robustness": asdict(result)})

@@ -4,6 +4,7 @@ import math
 import warnings
 
 from lipscale.data import Samples
+from lipscale.training.hardware import one_thread
 
 LEAST_WIDTH, MOST_WIDTH = 64, 256
 HIDDEN = 2  # layers; a third changed nothing (TABLES.md)
@@ -45,7 +46,8 @@ def _is_linear(train: Samples) -> bool:
         return True
 
     def score(model: object) -> float:
-        with warnings.catch_warnings(action="ignore"):  # one that has not converged is judged by what it does
+        # one that has not converged is judged by what it does
+        with one_thread(), warnings.catch_warnings(action="ignore"):
             return float(cross_val_score(model, inputs, labels, cv=folds, scoring="neg_log_loss").mean())
 
     return score(LogisticRegression()) >= score(HistGradientBoostingClassifier(max_bins=BINS, random_state=0))

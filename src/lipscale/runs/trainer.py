@@ -26,8 +26,9 @@ from lipscale.runs.settings_file import as_yaml
 from lipscale.settings import Settings, replace
 from lipscale.training import Epoch, Fit, TrainingSettings, fit
 from lipscale.training.checkpoint import saved_history
-from lipscale.training.defaults import decided
+from lipscale.training.defaults import decided, is_small
 from lipscale.training.distributed import require_room, together
+from lipscale.training.hardware import one_thread
 from lipscale.training.loggers import Logger, kept_loggers, logger_list, watched
 
 PLACES = {"out", "device", "data", "data_dir", "test_data"}  # where things lie: a checkpoint stays good when they move
@@ -215,14 +216,15 @@ def _finish(folder: Path, settings: Settings, parts: Parts, result: Fit, begun_w
     if files.fingerprints(folder) != begun_with:
         raise UnusableError(f"the settings or data.json of {folder} were changed while it was trained: start anew")
     save_tensors(folder / files.MODEL, result.net.state_dict(), begun_with)
-    evaluation = evaluate(
-        result.net,
-        parts.test,
-        epsilons=settings.epsilons,
-        calibration_size=result.calibration_size,
-        tolerance=settings.calibration_tolerance,
-        classes=parts.classes,
-    )
+    with one_thread(when=is_small(result.net, parts.train.batch_size)):
+        evaluation = evaluate(
+            result.net,
+            parts.test,
+            epsilons=settings.epsilons,
+            calibration_size=result.calibration_size,
+            tolerance=settings.calibration_tolerance,
+            classes=parts.classes,
+        )
     save_predictions(folder, evaluation)
     metrics = Metrics(
         **vars(evaluation.metrics),

@@ -21,6 +21,7 @@ IMAGE_LIPSCHITZ = 6.0  # L0 near where images end: ten epochs have no time for d
 # T* from n samples costs a log-loss of 1 / (2 n) (FEEDBACK.md): with 100 half a hundredth of a nat, with 10,000 nothing
 FEWEST_CALIBRATION, MOST_CALIBRATION = 100, 10_000
 CALIBRATION_SHARE, LARGEST_SHARE = 0.1, 0.2  # the paper's, and what is too dear to hold out: there parts take turns
+SMALL_STEP = 2**27  # products, forward: a few milliseconds of one core
 # of an unconstrained network, absolute for both
 UNCONSTRAINED_LEARNING_RATE = {"adamw": 2e-3, "schedulefree": 1e-3}
 
@@ -37,9 +38,8 @@ def decided(settings: S, net: nn.Module) -> S:
     if settings.lipschitz is None and settings.is_constrained:
         changes["lipschitz"] = IMAGE_LIPSCHITZ if is_orthogonal and settings.method == "list" else 1.0
     if settings.precision == "auto":
-        is_convolutional = bool(kernels) or any(isinstance(module, nn.Conv2d) for module in net.modules())
         is_single = all(p.dtype == torch.float32 for p in net.parameters())
-        changes["precision"] = "bfloat16" if is_convolutional and is_single and has_bfloat16(device) else "float32"
+        changes["precision"] = "bfloat16" if is_convolutional(net) and is_single and has_bfloat16(device) else "float32"
     elif settings.precision == "bfloat16":
         warn_of_emulation(device)
     if settings.learning_rate is None:
@@ -52,6 +52,17 @@ def is_image_layer(module: nn.Module) -> TypeGuard[ScaledLayer]:
     """Whether it is a constrained layer that works on the pixels of an image, and no dense one."""
     is_dense = isinstance(module, OrthoLinear) or isinstance(getattr(module, "source", None), MatrixOf)
     return isinstance(module, ScaledLayer) and not is_dense
+
+
+def is_convolutional(net: nn.Module) -> bool:
+    """Whether any layer of it works on the pixels of an image."""
+    return any(is_image_layer(module) or isinstance(module, nn.Conv2d) for module in net.modules())
+
+
+def is_small(net: nn.Module, batch_size: int) -> bool:
+    """Whether a step is too little work for several threads: a dense network, with few products of weights and rows."""
+    products = batch_size * sum(parameter.numel() for parameter in net.parameters())
+    return products <= SMALL_STEP and not is_convolutional(net)
 
 
 def calibrated(settings: S, samples: int, *, divisible: bool = True) -> S:

@@ -17,10 +17,10 @@ from lipscale.settings import TrainingSettings
 from lipscale.training.algorithm import Training, algorithm_1
 from lipscale.training.batches import Batches, as_dataset, batches_of, in_parts, is_divisible, samples_in, split_data
 from lipscale.training.checkpoint import load_training, save_training
-from lipscale.training.defaults import DEFAULT_BATCH_SIZE, calibrated
+from lipscale.training.defaults import DEFAULT_BATCH_SIZE, calibrated, is_small
 from lipscale.training.distributed import require_agreement, require_room, together
 from lipscale.training.epoch import Epoch, counted
-from lipscale.training.hardware import keep_freed_memory
+from lipscale.training.hardware import keep_freed_memory, one_thread
 from lipscale.training.loggers import Logger, logger_list, watched
 from lipscale.training.progress import TrainingProgress
 
@@ -99,7 +99,8 @@ def fit(
         if path is not None:
             processes.in_all(lambda: _load(path, training))
             processes.require_same(f"epochs in {path}", len(training.history))
-        return _carry_out(training, path, progress, on_epoch, should_stop, told)
+        with one_thread(when=is_small(net, training.settings.batch_size or DEFAULT_BATCH_SIZE)):
+            return _carry_out(training, path, progress, on_epoch, should_stop, told)
 
 
 def _carry_out(
