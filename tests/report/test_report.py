@@ -333,3 +333,21 @@ def test_the_page_fits_phones_and_follows_dark_mode(browser, runs, tmp_path, wid
     label = page.evaluate("getComputedStyle(document.querySelector('figure svg text')).fill")
     assert (sum(map(int, re.findall(r"\d+", label)[:3])) > 380) == (scheme == "dark")  # the plots follow, too
     assert troubles == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [360, 700, 1280])
+def test_words_are_explained_within_the_page_where_one_hovers_or_taps(browser, runs, width):
+    is_phone = width < 600
+    size = {"width": width, "height": 800}
+    page, troubles = visit(browser, write_report([runs / "list"]), viewport=size, has_touch=is_phone)
+    words = [word for word in page.query_selector_all(".term") if word.is_visible()]
+    assert len(words) >= 5
+    for word in words:
+        tip = word.query_selector(".tip")
+        assert not tip.is_visible()
+        word.tap() if is_phone else word.hover()
+        box = tip.bounding_box()
+        assert box["width"] >= 100
+        assert 0 <= box["x"] <= box["x"] + box["width"] <= width, word.inner_text()
+    assert troubles == []

@@ -67,8 +67,8 @@ def test_the_folder_holds_all_of_it(finished):
 
 
 def test_the_batch_size_is_a_whole_number_for_every_set():
-    sizes = {samples: suitable_batch_size(samples, "patchnet") for samples in (0, 1, 100, 900, 10_000, 45_000, 10**6)}
-    assert sizes == {0: 1, 1: 1, 100: 100, 900: 128, 10_000: 256, 45_000: 1024, 10**6: 1024}
+    sizes = {samples: suitable_batch_size(samples, "patchnet") for samples in (0, 1, 20, 100, 300, 900, 45_000, 10**6)}
+    assert sizes == {0: 1, 1: 1, 20: 20, 100: 32, 300: 64, 900: 128, 45_000: 1024, 10**6: 1024}
     assert suitable_batch_size(45_000, "mlp") == 128
 
 

@@ -28,6 +28,7 @@ from lipscale.training.defaults import DEFAULT_BATCH_SIZE, calibrated
 WITHOUT_CROPS = {"crop": "none", "crop+flip": "flip"}
 
 
+FEWEST_IN_A_BATCH = 32
 EVALUATED = 256  # test samples that are timed where a budget in minutes is planned
 REPORTED = 5.0  # seconds that metrics with their intervals and the report take, more or less
 
@@ -40,11 +41,15 @@ def build_network(settings: Settings, classes: int, preprocessing: Preprocessing
 
 
 def suitable_batch_size(samples: int, model: str) -> int:
-    """Some 40 steps an epoch of patchnet, whose steps cost much beside what its images cost; 128 for the others."""
+    """Some 40 steps an epoch of patchnet, whose steps cost much beside what its images cost; 128 for the others.
+
+    Few images make a few steps all the same: with one an epoch, 40 epochs learn little.
+    """
     if model != "patchnet":
         return max(1, min(DEFAULT_BATCH_SIZE, samples))
-    some = 2 ** max(0, round(math.log2(max(1, samples) / 44)))
-    return max(1, min(1024, max(DEFAULT_BATCH_SIZE, some), samples))
+    some, few = (2 ** max(0, round(math.log2(max(1, samples) / steps))) for steps in (44, 4))
+    least = min(DEFAULT_BATCH_SIZE, max(FEWEST_IN_A_BATCH, few))
+    return max(1, min(1024, max(least, some), samples))
 
 
 def within_minutes(settings: Settings, dataset: Dataset, preprocessing: Preprocessing, *, started: float) -> Settings:
