@@ -193,6 +193,7 @@ def bad(tmp_path_factory):
         (("train", "--resume", "{bad}"), "no run folder"),
         (("train", "--resume", "{bad}", "--seed", "1"), "keeps its settings"),
         (("train", "--recipe", "x"), "list-cifar10"),
+        (("train", "--class-weights", "1,2,3"), "--class-weights: expected 10 numbers, one a class, got 3"),
         (("train", "--data", "{bad}/one.npz"), "class"),
         (("train", "--data", "{bad}/nan.npz"), "NaN"),
         (("train", "--data", "{bad}/labels.npz"), "class"),

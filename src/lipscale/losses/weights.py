@@ -27,5 +27,5 @@ def class_weights(chosen: str | Sequence[float], labels: Tensor, classes: int) -
         counts = torch.bincount(labels.long(), minlength=classes).float()
         return len(labels) / (classes * counts.clamp(min=1))
     if len(chosen) != classes:
-        raise UserError(f"class_weights: expected {classes} numbers, one a class, got {len(chosen)}")
+        raise UserError(f"`class_weights`: expected {classes} numbers, one a class, got {len(chosen)}")
     return torch.tensor(chosen, dtype=torch.float32, device=labels.device)

@@ -17,6 +17,7 @@ from lipscale.attacks.ball import Box
 from lipscale.certificates import prove
 from lipscale.data import Dataset, Preprocessing, Samples
 from lipscale.errors import UserError
+from lipscale.losses import class_weights
 from lipscale.runs.tables import table_batch, table_depth, table_width
 from lipscale.settings import Settings, TrainingSettings, replace
 from lipscale.training.batches import SampleBatches
@@ -135,6 +136,7 @@ def resolve(settings: Settings, dataset: Dataset, preprocessing: Preprocessing) 
     if augmentation.startswith("crop") and settings.crop > max(2, min(shape[1:]) // 4):
         sides = " x ".join(map(str, shape[1:]))
         raise UserError(f"`crop` {settings.crop} is more than a quarter of images of {sides}: little would be left")
+    class_weights(settings.class_weights, dataset.train.labels, len(dataset.classes))  # to refuse what cannot be
     if settings.holds_out:
         settings = calibrated(settings, count)
     is_split = settings.holds_out and not settings.cross_fit
