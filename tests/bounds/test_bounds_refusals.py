@@ -34,6 +34,7 @@ class TestRefusals:
         ("module", "message"),
         [
             (Sum(nn.LeakyReLU(3.0, inplace=True)), "inplace"),
+            (nn.LayerNorm(4, eps=0.0), "without an eps"),
             (nn.Softplus(threshold=0), "no Lipschitz rule"),
             (nn.LeakyReLU(float("nan")), "no finite bound"),
             (nn.Flatten(0), "join samples"),
@@ -78,7 +79,7 @@ class TestRefusals:
             with pytest.raises(UserError, match="replaced|compiled"):
                 lipschitz_bound(net, (2, 5, 5))
 
-    @pytest.mark.parametrize("name", ["forward", "__call__", "_call_impl", "_wrapped_call_impl"])
+    @pytest.mark.parametrize("name", ["__call__", "_call_impl", "_wrapped_call_impl"])
     def test_a_sequence_that_runs_otherwise(self, name):
         loud = type("Loud", (nn.Sequential,), {name: lambda self, x: 10 * self[0](x)})(OrthoLinear(4, 4)).eval()
         for net in (loud, nn.Sequential(loud).eval()):

@@ -52,6 +52,8 @@ BOUNDED = {
         )
         for shape in (ROW, IMAGE)
     },
+    "a user's own": (Twice, ROW),
+    "Hardswish": (nn.Hardswish, ROW),
     "LeakyReLU(-3)": (lambda: nn.LeakyReLU(-3.0), ROW),
     "ELU(-2)": (lambda: nn.ELU(-2.0), ROW),
     "GELU(tanh)": (lambda: nn.GELU("tanh"), ROW),
@@ -118,6 +120,13 @@ BOUNDED = {
         for mode in ("zeros", "circular")
     },
     # normalisation
+    "LayerNorm": (lambda: nn.LayerNorm(8), ROW),
+    "LayerNorm of images": (lambda: nn.LayerNorm((6, 6), eps=0.1), IMAGE),
+    "RMSNorm": (lambda: nn.RMSNorm(8, eps=0.1), ROW),
+    "GroupNorm": (lambda: nn.GroupNorm(2, 4), IMAGE),
+    "InstanceNorm2d": (lambda: nn.InstanceNorm2d(4, affine=True), IMAGE),
+    "InstanceNorm2d, running": (lambda: nn.InstanceNorm2d(4, track_running_stats=True), IMAGE),
+    "ReLU in place behind a layer": (lambda: nn.Sequential(nn.Linear(8, 8), nn.ReLU(inplace=True)), ROW),
     "BatchNorm1d": (lambda: nn.BatchNorm1d(8), ROW),
     "BatchNorm1d along a line": (lambda: nn.BatchNorm1d(4), LINE),
     "BatchNorm2d": (lambda: nn.BatchNorm2d(4), IMAGE),
@@ -171,17 +180,15 @@ REFUSED = {
     **{
         kind.__name__: (kind, ROW)
         for kind in (
-            *(nn.Softmax, nn.Softmin, nn.LogSoftmax, nn.Softmax2d, nn.Softplus, nn.Hardswish, nn.Hardsigmoid, nn.Mish),
-            *(nn.SELU, nn.CELU, nn.Tanhshrink, nn.Hardshrink, nn.GLU, nn.RReLU, nn.FeatureAlphaDropout, Twice),
+            *(nn.Softmax, nn.Softmin, nn.LogSoftmax, nn.Softmax2d, nn.Softplus, nn.Hardsigmoid, nn.Mish),
+            *(nn.SELU, nn.CELU, nn.Tanhshrink, nn.Hardshrink, nn.GLU, nn.RReLU, nn.FeatureAlphaDropout),
             *(SoftHuber, torchlip.LPReLU, nn.Dropout3d),
         )
     },
     "Threshold": (lambda: nn.Threshold(0.1, 5.0), ROW),
-    "LayerNorm": (lambda: nn.LayerNorm(8), ROW),
-    "RMSNorm": (lambda: nn.RMSNorm(8), ROW),
-    "GroupNorm": (lambda: nn.GroupNorm(2, 4), IMAGE),
+    "LayerNorm over samples": (lambda: nn.LayerNorm((3, 8)), ROW),
+    "RMSNorm without eps": (lambda: nn.RMSNorm(8), ROW),
     "InstanceNorm1d": (lambda: nn.InstanceNorm1d(4), LINE),
-    "InstanceNorm2d": (lambda: nn.InstanceNorm2d(4), IMAGE),
     "LocalResponseNorm": (lambda: nn.LocalResponseNorm(2), IMAGE),
     "CrossMapLRN2d": (lambda: nn.CrossMapLRN2d(2), IMAGE),
     "BatchNorm3d": (lambda: nn.BatchNorm3d(4), (4, 2, 2, 2)),

@@ -6,6 +6,7 @@ from dataclasses import replace
 from torch import nn
 
 from lipscale import layers
+from lipscale.bounds.operations import Elementwise
 from lipscale.bounds.torch_rules import linear_bound, one, transposed_bound
 from lipscale.bounds.walk import RULES, Rule, Walk, on_images
 from lipscale.layers.norms import Geometry, norm_of
@@ -48,6 +49,7 @@ OURS: dict[type[nn.Module], Rule] = {
     layers.OrthoConvTranspose2d: on_images(transposed_bound),
     layers.OrthoLinear: linear_bound,
     layers.Standardise: lambda layer, bound: 1 / float(layer.std.double().abs().min()),
+    Elementwise: lambda layer, bound: layer.bound(),
     layers.Scale: lambda layer, bound: abs(float(layer.factor)),
     **dict.fromkeys((layers.BatchCentering, layers.GroupSort2, layers.HalfAbs, layers.Shift), one),
     **dict.fromkeys((layers.L2NormPool2d, layers.PadToMultiple, layers.Patches), on_images(one)),

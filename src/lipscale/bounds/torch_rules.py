@@ -56,6 +56,23 @@ def batch_norm_gains(layer: Any) -> Tensor:
     return gains if layer.weight is None else gains * layer.weight.detach().double().abs()
 
 
+def sample_norm_bound(layer: Any, bound: Walk) -> float:
+    """x -> gamma (x - mean) / sqrt(var + eps) by a sample's own statistics: max |gamma| / sqrt(eps).
+
+    Its Jacobian is (I - 1 1^T / n - z z^T / n) / sqrt(var + eps), z the normalised x; the bound is reached where a
+    sample is constant. With the usual eps of 1e-5 it is 316: sound, and of little use.
+    """
+    rank = len(getattr(layer, "normalized_shape", ()))
+    if any(len(shape) < rank for shape in bound.shapes(layer)):
+        raise UserError(f"{type(layer).__name__} over {rank} dimensions would mix samples, {bound.listed(layer)}")
+    if getattr(layer, "track_running_stats", False):
+        return batch_norm_bound(layer, bound)
+    gain = 1.0 if layer.weight is None else float(layer.weight.detach().double().abs().max())
+    if not layer.eps:
+        raise UserError(f"{type(layer).__name__} without an eps divides by as little as there is: no bound")
+    return gain / math.sqrt(layer.eps)
+
+
 def max_pool_bound(layer: Any, bound: Walk) -> float:
     """A maximum is 1-Lipschitz; a pixel that counts in m windows counts sqrt(m) times."""
     kernel, stride, dilation = (as_pair(v) for v in (layer.kernel_size, layer.stride, layer.dilation))
@@ -124,6 +141,8 @@ TABLE: dict[type[nn.Module], Rule] = {
     nn.ConvTranspose2d: on_images(transposed_bound),
     nn.BatchNorm1d: batch_norm_bound,
     nn.BatchNorm2d: batch_norm_bound,
+    **dict.fromkeys((nn.LayerNorm, nn.GroupNorm, nn.RMSNorm), sample_norm_bound),
+    nn.InstanceNorm2d: on_images(sample_norm_bound),
     nn.MaxPool2d: on_images(max_pool_bound),
     nn.AvgPool2d: on_images(average_pool_bound),
     nn.AdaptiveAvgPool2d: on_images(adaptive_average_bound),
@@ -137,6 +156,7 @@ TABLE: dict[type[nn.Module], Rule] = {
     nn.GELU: lambda layer, bound: 1.13,
     nn.SiLU: lambda layer, bound: 1.1,
     nn.Sigmoid: lambda layer, bound: 0.25,
+    nn.Hardswish: lambda layer, bound: 1.5,
     nn.Flatten: reshape_bound,
     nn.Unflatten: reshape_bound,
     **dict.fromkeys((nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle, nn.ZeroPad2d), on_images(one)),

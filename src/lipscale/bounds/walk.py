@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 from torch.nn.utils.parametrize import type_before_parametrizations
 
+from lipscale.bounds.graph import Graph, follow
 from lipscale.errors import UserError
 from lipscale.layers import batch_means
 from lipscale.layers.evaluation import drop_caches
@@ -25,6 +26,17 @@ PEERS = ("deel", "orthogonium")
 # the methods that a subclass of Sequential may replace: none of them decides what is computed
 HARMLESS = {"__init__", "__repr__", "extra_repr", "train"}
 CALLS = ("__call__", "_call_impl", "_wrapped_call_impl", "_slow_forward", "_compiled_call_impl")
+# why parts of torch have none
+ATTENTION = "attention multiplies values by values, which has no Lipschitz constant on unbounded inputs"
+GATES = "gates multiply values by values, which has no Lipschitz constant on unbounded inputs"
+REASONS = {
+    **dict.fromkeys(("MultiheadAttention", "TransformerEncoderLayer", "TransformerEncoder", "Transformer"), ATTENTION),
+    **dict.fromkeys(("LSTM", "GRU", "RNN", "GLU", "Bilinear"), GATES),
+    **dict.fromkeys(("Embedding", "EmbeddingBag"), "its inputs are indices, between which there is no distance"),
+    "Softplus": "it jumps where it becomes linear, at its threshold",
+    "Hardshrink": "it jumps at its threshold",
+    "Threshold": "it jumps at its threshold",
+}
 DRY_RUN = 3  # samples: enough to see whether a network keeps their number
 
 
@@ -107,6 +119,10 @@ class Walk:
     def __init__(self) -> None:
         self._bounds: dict[nn.Module, float] = {}
         self._shapes: dict[nn.Module, set[tuple[Shape, Shape]]] = {}  # of inputs and outputs
+        self._graphs: dict[nn.Module, Graph] = {}  # of modules without a rule
+        self._overwriting: set[nn.Module] = set()  # modules that change their input in place
+        self._within: list[nn.Module] = []  # the modules whose rules are at work
+        self._names: dict[nn.Module, str] = {}
 
     @classmethod
     def over(cls, net: nn.Module, input_shape: Sequence[int] | None = None) -> Self:
@@ -114,29 +130,73 @@ class Walk:
         require_certifiable(net)
         drop_caches(net)
         walk = cls()
+        walk._names = {module: name for name, module in net.named_modules()}
         if input_shape is not None:
-            walk._shapes = _record_shapes(net, tuple(input_shape))
+            walk._shapes, walk._overwriting = _record_shapes(net, tuple(input_shape))
+            if net in walk._overwriting:
+                raise UserError(f"{type(net).__name__} works inplace on its own input, which callers read: no bound")
         return walk
 
     def __call__(self, module: nn.Module) -> float:
         """The bound of one module."""
+        self._require_own_input(module)
         if module in self._bounds:
             return self._bounds[module]
         refuse_surprises(module)
-        kind: Any = type_before_parametrizations(module)
-        if kind.__module__.split(".")[0] in PEERS:
-            import_module("lipscale.bounds.peer_rules")
-        rule = RULES.get(kind) or (RULES[nn.Sequential] if is_plain_sequence(module) else None)
-        if rule is None:
-            raise UserError(
-                f"no Lipschitz rule for {kind.__name__}: if you can prove a bound, register it with "
-                f"lipscale.register_rule({kind.__name__}, lambda module, bound: ...)"
-            )
-        bound = float(rule(module, self))
+        self._within.append(module)
+        bound = float(self._bound(module))
+        self._within.pop()
         if not 0 <= bound < math.inf:
-            raise UserError(f"{kind.__name__} has no finite bound ({bound})")
+            raise UserError(f"{type(module).__name__} has no finite bound ({bound})")
         self._bounds[module] = bound
         return bound
+
+    def _bound(self, module: nn.Module) -> float:
+        rule = rule_of(module)
+        if rule is not None:
+            return rule(module, self)
+        # one after the other, in sums and side by side
+        return self.graph(module).fold(
+            1.0, lambda part, bound: bound * self(part), sum, lambda parts: math.hypot(*parts)
+        )
+
+    def graph(self, module: nn.Module) -> Graph:
+        """What a module without a rule computes, by torch.fx."""
+        if module not in self._graphs:
+            try:
+                self._graphs[module] = self._followed(module)
+            except UserError as error:
+                kind, name = type_before_parametrizations(module).__name__, self._names.get(module)
+                raise UserError(
+                    f"no Lipschitz rule for {kind}{f' ({name})' if name else ''}: {error}; if you can prove a bound, "
+                    f"register it with lipscale.register_rule({kind}, lambda module, bound: ...)"
+                ) from error
+        return self._graphs[module]
+
+    def _followed(self, module: nn.Module) -> Graph:
+        kind = type_before_parametrizations(module)
+        if is_of_a_library(module):
+            raise UserError(REASONS.get(kind.__name__, "nobody has proven one"))
+        if not self.shapes(module):
+            raise UserError("torch.fx could follow it for an `input_shape`")
+        graph, shapes = follow(module, self.shapes(module), is_leaf, refuse_surprises)
+        for made, found in shapes.items():
+            self._shapes.setdefault(made, set()).update(found)
+        return graph
+
+    def _require_own_input(self, module: nn.Module) -> None:
+        """Refuse work in place on a value that others read, too."""
+        if not self._shapes:
+            if getattr(module, "inplace", False):
+                raise UserError(
+                    f"{type(module).__name__} has inplace=True: what it overwrites is seen for an `input_shape` only"
+                )
+            return
+        parent = self._within[-1] if self._within else None
+        # in a sequence nobody else reads it, and a graph is watched while it runs
+        if module in self._overwriting and parent and rule_of(parent) and not is_plain_sequence(parent):
+            names = type(module).__name__, type(parent).__name__
+            raise UserError("{} works inplace on what others in {} read: no bound".format(*names))
 
     def shapes(self, module: nn.Module) -> set[Shape]:
         """The shapes of the module's inputs without the batch; none where no dry run was made."""
@@ -170,6 +230,25 @@ class Walk:
         return f"got inputs of shape {', '.join(map(str, sorted(self.shapes(module))))}"
 
 
+def rule_of(module: nn.Module) -> Rule | None:
+    """The rule of exactly this type."""
+    kind: Any = type_before_parametrizations(module)
+    if kind.__module__.split(".")[0] in PEERS:
+        import_module("lipscale.bounds.peer_rules")
+    return RULES.get(kind) or (RULES[nn.Sequential] if is_plain_sequence(module) else None)
+
+
+def is_of_a_library(module: nn.Module) -> bool:
+    """Whether a module is no user's own: what it computes is known, and so is why it has no rule."""
+    home = type_before_parametrizations(module).__module__
+    return home.startswith("torch.") or home.split(".")[0] in (*PEERS, "lipscale")
+
+
+def is_leaf(module: nn.Module) -> bool:
+    """Whether torch.fx stops at a module: one with a rule, or of a library."""
+    return rule_of(module) is not None or is_of_a_library(module)
+
+
 def on_images(rule: Rule) -> Rule:
     """A rule that holds for images (C, H, W) only: with fewer dimensions torch takes samples for channels."""
 
@@ -195,14 +274,13 @@ def is_plain_sequence(module: nn.Module) -> bool:
 
 
 def refuse_surprises(module: nn.Module) -> None:
-    """Hooks and replaced methods compute what no rule can see, and work in place changes the input of other paths."""
+    """Hooks and replaced methods compute what no rule can see."""
     kind = type(module)
     surprises = {
         "forward hooks": module._forward_hooks or module._forward_pre_hooks,
         **{f"a replaced {name}": True for name in vars(module) if callable(getattr(kind, name, None))},
         "a compiled call": vars(module).get("_compiled_call_impl") is not None,
         "a replaced call": any(getattr(kind, name) is not getattr(nn.Module, name) for name in CALLS),
-        "inplace=True": getattr(module, "inplace", False),
     }
     for what, found in surprises.items():
         if found:
@@ -210,20 +288,31 @@ def refuse_surprises(module: nn.Module) -> None:
 
 
 @torch.no_grad()
-def _record_shapes(net: nn.Module, input_shape: Shape) -> dict[nn.Module, set[tuple[Shape, Shape]]]:
-    """The shapes of every module's inputs and outputs, by a dry run."""
+def _record_shapes(
+    net: nn.Module, input_shape: Shape
+) -> tuple[dict[nn.Module, set[tuple[Shape, Shape]]], set[nn.Module]]:
+    """The shapes of every module's inputs and outputs, and which modules overwrite their inputs, by a dry run."""
     shapes: dict[nn.Module, set[tuple[Shape, Shape]]] = {}
+    versions: dict[nn.Module, int] = {}
+    overwriting: set[nn.Module] = set()
+
+    def count(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if inputs and isinstance(inputs[0], Tensor):
+            versions[module] = inputs[0]._version
 
     def record(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         if inputs and isinstance(inputs[0], Tensor) and isinstance(output, Tensor):
             shapes.setdefault(module, set()).add((tuple(inputs[0].shape[1:]), tuple(output.shape[1:])))
+            if inputs[0]._version != versions[module]:
+                overwriting.add(module)
 
     like = next((t for t in [*net.parameters(), *net.buffers()] if t.is_floating_point()), torch.zeros(()))
     with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))  # versions are counted outside of it only
         stack.enter_context(batch_means(net))  # shapes do not depend on means that nobody has set yet
         for module in net.modules():
-            handle = module.register_forward_hook(record)
-            stack.callback(handle.remove)
+            for handle in (module.register_forward_pre_hook(count), module.register_forward_hook(record)):
+                stack.callback(handle.remove)
         try:
             output = net(like.new_zeros(DRY_RUN, *input_shape))
         except (RuntimeError, LookupError, ValueError, TypeError) as error:
@@ -231,4 +320,4 @@ def _record_shapes(net: nn.Module, input_shape: Shape) -> dict[nn.Module, set[tu
     if not isinstance(output, Tensor) or output.shape[:1] != (DRY_RUN,):
         got = f"a tensor of shape {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
         raise UserError(f"expected one output for each of {DRY_RUN} inputs of shape {input_shape}, got {got}")
-    return shapes
+    return shapes, overwriting

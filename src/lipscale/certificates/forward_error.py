@@ -13,8 +13,9 @@ convolutions, which certificates in float64 never meet. Overflow and underflow a
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -25,7 +26,9 @@ from lipscale import layers
 from lipscale.bounds import Walk, is_plain_sequence, matrix_norm
 from lipscale.bounds.family_rules import absolute_sum
 from lipscale.bounds.lipscale_rules import ortho_geometry
+from lipscale.bounds.operations import Elementwise
 from lipscale.bounds.torch_rules import batch_norm_gains, geometry
+from lipscale.bounds.walk import rule_of
 from lipscale.layers.norms import dilated, split_phases
 
 # the error of a module that has no rule here, in units of the last place of its largest possible output: more than a
@@ -114,10 +117,23 @@ def _through(module: nn.Module, values: Values, walk: Walk, unit: float) -> Valu
         inner = _through(cast(layers.MirrorAverage, module).net, values, walk, unit)
         return Values(inner.norm, inner.error + inner.computed * (4 * unit))
     if kind is layers.Concatenate:
-        parts = [_through(branch, values, walk, unit) for branch in cast(layers.Concatenate, module)]
-        return Values(_total([part.norm for part in parts]), _total([part.error for part in parts]))
+        return _side_by_side([_through(branch, values, walk, unit) for branch in cast(layers.Concatenate, module)])
+    if rule_of(module) is None:  # a user's own, as torch.fx sees it
+        through = partial(_through, walk=walk, unit=unit)
+        return walk.graph(module).fold(values, through, partial(_added, unit=unit), _side_by_side)
     # exactly this type: a subclass may compute something else
     return RULES.get(kind, _measured(UNKNOWN))(module, walk, unit)(values)
+
+
+def _side_by_side(parts: Sequence[Values]) -> Values:
+    return Values(_total([part.norm for part in parts]), _total([part.error for part in parts]))
+
+
+def _added(parts: Sequence[Values], unit: float) -> Values:
+    """A sum or a difference, rounded once."""
+    first, second = parts
+    added = (first.computed + second.computed) * (2 * unit)
+    return Values(first.norm + second.norm, first.error + second.error + added)
 
 
 def _total(parts: list[Affine]) -> Affine:
@@ -231,6 +247,14 @@ def _transposed(layer: Any, walk: Walk, unit: float) -> Layer:
     return Layer(walk(layer), bias, error * largest, error * bias)
 
 
+def _elementwise(layer: Elementwise, walk: Walk, unit: float) -> Layer:
+    """A product and a sum, with constants that are rounded themselves."""
+    shape = walk.shape(layer)
+    size = math.inf if shape is None else float(layer.shift.broadcast_to((1, *shape)).norm())
+    size = size if bool(layer.shift.any()) else 0.0
+    return Layer(walk(layer), size, FUNCTION * unit * walk(layer), FUNCTION * unit * size)
+
+
 def _shift(layer: layers.Shift, walk: Walk, unit: float) -> Layer:
     size = float(layer.shift.double().norm()) * _pixels(layer, walk)
     return Layer(1.0, size, unit, unit * size)
@@ -297,6 +321,7 @@ RULES: dict[type[nn.Module], Rule] = {
     **dict.fromkeys((nn.ConvTranspose2d, layers.OrthoConvTranspose2d), _transposed),
     layers.BatchCentering: _centering,
     layers.Shift: _shift,
+    Elementwise: _elementwise,
     layers.Standardise: _standardise,
     layers.L2NormPool2d: _pool(3),
     **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d), _batch_norm),

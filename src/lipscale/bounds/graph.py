@@ -1,0 +1,277 @@
+"""What a module of a user's own computes, as torch.fx sees it: parts applied to values, sums and concatenations."""
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, fx, nn
+
+from lipscale.bounds.operations import OPERATIONS, REARRANGEMENTS, Elementwise, Kind, Step, refuse
+from lipscale.errors import UserError
+from lipscale.layers import batch_means
+
+T = TypeVar("T")
+Shape = tuple[int, ...]
+# what looks at a value's size and not at the value
+SIZES = ("size", "dim", "numel")
+# samples in the runs that are checked: a network that counts on one of these numbers fails with the other
+BATCHES = (3, 1)
+IN_PLACE = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift")
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The steps from a module's input to its output, in the order in which they run."""
+
+    start: fx.Node
+    steps: tuple[Step, ...]
+    end: fx.Node
+
+    def fold(
+        self,
+        value: T,
+        apply: Callable[[nn.Module, T], T],
+        total: Callable[[Sequence[T]], T],
+        join: Callable[[Sequence[T]], T],
+    ) -> T:
+        """What becomes of a value of the input where steps act on it so."""
+        values = {self.start: value}
+        for step in self.steps:
+            sources = [values[node] for node in step.sources]
+            if step.kind is Kind.APPLY:
+                assert step.module is not None
+                values[step.node] = apply(step.module, sources[0])
+            else:
+                values[step.node] = (total if step.kind is Kind.SUM else join)(sources)
+        return values[self.end]
+
+
+class _Value(fx.Proxy):
+    """A stand-in for a tensor that says it is one: code that asks must not take another way than it does for real."""
+
+    _is_param = False
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return Tensor
+
+
+def _in_place(name: str) -> Callable[[fx.Proxy, Any], fx.Proxy]:
+    target = getattr(operator, f"i{name}")
+    return lambda value, other: value.tracer.create_proxy("call_function", target, (value, other), {})
+
+
+for _name in IN_PLACE:  # torch.fx would take x += y for x = x + y, which leaves other holders of x alone
+    setattr(_Value, f"__i{_name}__", _in_place(_name))
+
+
+class _Tracer(fx.Tracer):
+    """Follows a module down to the parts that are `leaves`, and remembers every question that has no answer."""
+
+    def __init__(self, is_leaf: Callable[[nn.Module], bool], enter: Callable[[nn.Module], None]) -> None:
+        super().__init__()
+        self.leaf, self.enter, self.asked = is_leaf, enter, False
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        """Whether a module is a part of its own; what is not must hold no surprises."""
+        if self.leaf(m):
+            return True
+        self.enter(m)
+        return False
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        """A value."""
+        return _Value(node, self)
+
+    def create_arg(self, a: Any) -> Any:
+        """A value is one, whatever it says."""
+        return a.node if issubclass(type(a), fx.Proxy) else super().create_arg(a)
+
+    def to_bool(self, obj: fx.Proxy) -> bool:
+        """A decision that depends on values; remembered, because a try may swallow the error."""
+        self.asked = True
+        return super().to_bool(obj)
+
+    def iter(self, obj: fx.Proxy) -> Any:
+        """A loop over a value, likewise."""
+        self.asked = True
+        return super().iter(obj)
+
+
+class _Only(nn.Module):
+    """Calls a module with one input, so that its other arguments are what they are by default."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> Any:
+        return self.net(x)
+
+
+def trace(
+    module: nn.Module, is_leaf: Callable[[nn.Module], bool], enter: Callable[[nn.Module], None]
+) -> fx.GraphModule:
+    """The module's operations in order, as functions of one input; an error says what cannot be followed."""
+    root, tracer = _Only(module), _Tracer(lambda m: m is not module and is_leaf(m), enter)
+    root.train(module.training)
+    try:
+        graph = tracer.trace(root)
+        asked = tracer.asked
+    except UserError:
+        raise
+    except Exception as error:  # whatever a user's code may raise on a value that is none
+        raise UserError(f"torch.fx cannot follow it ({_brief(error)})") from error
+    if asked:
+        raise UserError("torch.fx cannot follow it (what it does depends on the values of its input)")
+    return fx.GraphModule(root, graph)
+
+
+def _brief(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:120]
+
+
+@torch.no_grad()
+def follow(
+    module: nn.Module,
+    shapes: Iterable[Shape],
+    is_leaf: Callable[[nn.Module], bool],
+    enter: Callable[[nn.Module], None],
+) -> tuple[Graph, dict[nn.Module, set[tuple[Shape, Shape]]]]:
+    """The module as a graph for inputs of these shapes, and the shapes that parts made of functions see.
+
+    The graph is run beside the module itself and must compute the same, with several samples and with one: what
+    torch.fx has missed (a context, a state, chance) shows. Every step is checked to keep samples apart.
+    """
+    traced = trace(module, is_leaf, enter)
+    seen: dict[nn.Module, set[tuple[Shape, Shape]]] = {}
+    like = next((t for t in [*module.parameters(), *module.buffers()] if t.is_floating_point()), torch.zeros(()))
+    random = torch.Generator().manual_seed(0)
+    graph: Graph | None = None
+    with torch.inference_mode(False), batch_means(module):  # versions are counted outside of it only
+        for shape in shapes:
+            for batch in BATCHES:
+                x = torch.randn(batch, *shape, generator=random).to(like)
+                run = _Run(traced, batch, graph)
+                try:
+                    answers = run.run(x.clone()), module(x.clone()), module(x.clone())
+                except RuntimeError as error:
+                    raise UserError(f"it fails on a batch of {batch} ({_brief(error)})") from error
+                graph = run.taken()
+                if not all(_equal(answer, answers[0]) for answer in answers[1:]):
+                    raise UserError("it does not compute twice what torch.fx has seen it compute once")
+                for made, found in run.shapes.items():
+                    seen.setdefault(made, set()).add(found)
+    assert graph is not None
+    return graph, seen
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if not isinstance(a, Tensor) or not isinstance(b, Tensor) or a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    tolerance = 64 * torch.finfo(a.dtype).eps if a.is_floating_point() else 0.0
+    size = float(b.abs().max()) if b.numel() else 0.0
+    return torch.allclose(a, b, rtol=tolerance, atol=tolerance * size)
+
+
+class _Run(fx.Interpreter):
+    """Runs a graph, takes down its steps and refuses those that mix samples, broadcast or read what was overwritten."""
+
+    def __init__(self, traced: fx.GraphModule, batch: int, known: Graph | None) -> None:
+        super().__init__(traced)
+        self.batch = batch
+        self.known = {} if known is None else {step.node: step for step in known.steps}
+        self.kinds: dict[fx.Node, str] = {}  # value: it depends on the input; size: on its shape; constant: on neither
+        self.versions: dict[fx.Node, int] = {}
+        self.steps: list[Step] = []
+        self.shapes: dict[nn.Module, tuple[Shape, Shape]] = {}
+
+    def taken(self) -> Graph:
+        """The steps that were taken down."""
+        nodes = list(self.graph.nodes)
+        (end,) = nodes[-1].args
+        if not isinstance(end, fx.Node) or self.kinds[end] != "value":
+            raise UserError("its output is no single tensor that depends on its input")
+        return Graph(nodes[0], tuple(self.steps), end)
+
+    def run_node(self, n: fx.Node) -> Any:
+        """One operation."""
+        for node in n.all_input_nodes:
+            held = self.env[node]
+            if isinstance(held, Tensor) and held._version != self.versions[node]:
+                refuse(n, f"reads {node.name}, which was overwritten in place since: no bound")
+        inputs = {node: self.env[node] for node in n.all_input_nodes}
+        kept = {node: tuple(held.shape) for node, held in inputs.items() if isinstance(held, Tensor)}
+        self.kinds[n] = kind = self._kind(n)
+        if kind == "value" and n.op not in ("placeholder", "output"):
+            # values and sizes stay nodes, constants are what they are
+            constants = {node: held for node, held in inputs.items() if self.kinds[node] == "constant"}
+            args, kwargs = fx.map_arg((n.args, n.kwargs), lambda node: constants.get(node, node))
+            step = self.known.get(n) or self._step(n, args, kwargs)
+            self.steps.append(step)
+        result = super().run_node(n)
+        if isinstance(result, Tensor):
+            self.versions[n] = result._version
+        if kind == "value" and n.op not in ("placeholder", "output"):
+            self._check(step, [kept.get(node) for node in step.sources], result)
+        return result
+
+    def _kind(self, n: fx.Node) -> str:
+        if n.op == "placeholder":
+            return "value"
+        kinds = {self.kinds[node] for node in n.all_input_nodes}
+        looks = (n.op == "call_method" and n.target in SIZES) or (
+            n.target is getattr and n.args[1] in ("shape", "ndim", "dtype", "device")
+        )
+        if "value" in kinds and not looks:
+            return "value"
+        return "size" if kinds & {"value", "size"} else "constant"
+
+    def _step(self, n: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step:
+        for node in n.all_input_nodes:
+            if self.kinds[node] == "size" and n.target not in REARRANGEMENTS:
+                refuse(n, "counts with the size of its input: no bound")
+        if n.op == "call_module":
+            return applied(n, self.fetch_attr(str(n.target)))
+        return step_of(n, args, kwargs)
+
+    def _check(self, step: Step, before: list[Shape | None], result: Any) -> None:
+        """Every sample keeps its place, and nothing is copied by broadcasting."""
+        n = step.node
+        for part in result if isinstance(result, tuple) else (result,):
+            if not isinstance(part, Tensor) or part.shape[:1] != (self.batch,) or not part.is_floating_point():
+                refuse(n, f"makes {_told(part)} of {self.batch} samples, which it may mix: no bound")
+        if step.kind is Kind.APPLY and isinstance(result, Tensor) and before[0] is not None:
+            assert step.module is not None
+            self.shapes[step.module] = before[0][1:], tuple(result.shape[1:])
+        if (step.kind is Kind.SUM or isinstance(step.module, Elementwise)) and {*before} != {tuple(result.shape)}:
+            refuse(n, f"broadcasts {before} to {tuple(result.shape)}: no bound")
+        if step.axes is not None:
+            rank = max(len(shape) for shape in before if shape is not None) + (1 if step.adds_axis else 0)
+            if any(axis % rank == 0 for axis in step.axes):
+                refuse(n, "works along the samples: no bound")
+
+
+def _told(part: Any) -> str:
+    is_tensor = isinstance(part, Tensor)
+    return f"a tensor of {part.dtype} and shape {tuple(part.shape)}" if is_tensor else f"a {type(part).__name__}"
+
+
+def applied(n: fx.Node, module: nn.Module) -> Step:
+    """A module as it is called: with one value and nothing else."""
+    if len(n.args) != 1 or n.kwargs or not isinstance(n.args[0], fx.Node):
+        refuse(n, f"calls {type(module).__name__} with more than one value: no rule")
+    return Step(n, Kind.APPLY, (n.args[0],), module)
+
+
+def step_of(n: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step:
+    """What a function or a method does to a value."""
+    make = OPERATIONS.get(n.target)
+    if make is None:
+        refuse(n, "has no Lipschitz rule")
+    try:
+        return make(n, *args, **kwargs)
+    except TypeError:
+        refuse(n, f"has no Lipschitz rule for such arguments {tuple(map(str, n.args[1:]))}")

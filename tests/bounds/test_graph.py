@@ -1,0 +1,370 @@
+"""Modules of a user's own, followed by torch.fx: each is bounded from above, or refused with a reason."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils import parametrizations
+
+from conftest import exact_norm, jacobian_norms, ready
+from lipscale import certify, lipschitz_bound, register_rule
+from lipscale.bounds.walk import RULES
+from lipscale.certificates import prove
+from lipscale.errors import UserError
+from lipscale.layers import OrthoConv2d, OrthoLinear, Sum
+
+ROW, IMAGE = (8,), (3, 6, 6)
+
+
+class Own(nn.Module):
+    """A module whose forward is a function of itself and x; parts are its submodules, parameters and buffers."""
+
+    def __init__(self, function, **parts):
+        super().__init__()
+        for name, part in parts.items():
+            if isinstance(part, torch.Tensor) and not isinstance(part, nn.Parameter):
+                self.register_buffer(name, part)
+            else:
+                setattr(self, name, part)
+        self.function = function
+
+    def forward(self, x, mask=None):
+        return self.function(self, x) if mask is None else 1000 * x
+
+
+def linear(outputs=8):
+    return nn.Linear(8, outputs)
+
+
+def conv(**more):
+    return nn.Conv2d(3, 3, 3, padding=1, **more)
+
+
+class Scaled(nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def shuffled(x):
+    b, c, h, w = x.shape
+    return x.view(b, 3, c // 3, h, w).transpose(1, 2).contiguous().view(b, -1, h, w)
+
+
+def swapped_in_place(m, x):
+    x = m.f(x)
+    x += m.g(x)
+    x *= 0.5
+    return F.relu_(x)
+
+
+BOUNDED = {
+    "a block": (lambda: Own(lambda m, x: F.relu(m.f(x)) + x, f=linear()), ROW),
+    "a chain in a list": (
+        lambda: Own(lambda m, x: m.fs[1](torch.relu(m.fs[0](x))), fs=nn.ModuleList([linear(), linear()])),
+        ROW,
+    ),
+    "one layer twice": (lambda: Own(lambda m, x: m.f(m.f(x)), f=linear()), ROW),
+    "a weighted sum": (lambda: Own(lambda m, x: 0.3 * m.f(x) - x / 4 + 1.5, f=linear()), ROW),
+    "a learned blend": (
+        lambda: Own(
+            lambda m, x: torch.sigmoid(m.a) * m.f(x) + (1 - m.a.sigmoid()) * x,
+            f=linear(),
+            a=nn.Parameter(torch.tensor(0.7)),
+        ),
+        ROW,
+    ),
+    "a gain for each channel": (
+        lambda: Own(lambda m, x: x * m.g.view(1, -1, 1, 1) - m.b, g=torch.tensor([1.0, -5.0, 2.0]), b=torch.ones(6)),
+        IMAGE,
+    ),
+    "side by side": (lambda: Own(lambda m, x: torch.cat([x, 3 * x, m.f(x)], dim=-1), f=linear()), ROW),
+    "stacked": (lambda: Own(lambda m, x: torch.stack([x, m.f(x)], 1).flatten(1), f=linear()), ROW),
+    "functions of images": (
+        lambda: Own(
+            lambda m, x: F.adaptive_avg_pool2d(F.max_pool2d(F.relu6(m.f(x)), 2) + F.avg_pool2d(x, 2), (1, 1)), f=conv()
+        ),
+        IMAGE,
+    ),
+    "an overlapping max pool": (lambda: Own(lambda m, x: F.max_pool2d(x, 3, 1, 1)), IMAGE),
+    "a mean of pixels": (lambda: Own(lambda m, x: m.f(x).mean((2, 3)), f=conv()), IMAGE),
+    "flattened by view": (lambda: Own(lambda m, x: x.view(x.size(0), -1) + 2.0), IMAGE),
+    "flattened by reshape": (lambda: Own(lambda m, x: 3 * x.reshape(-1, 108)), IMAGE),
+    "shuffled channels": (lambda: Own(lambda m, x: 2 * shuffled(x)), IMAGE),
+    "permuted": (lambda: Own(lambda m, x: m.f(x.permute(0, 2, 3, 1)).flatten(1), f=nn.Linear(3, 4)), IMAGE),
+    "halves apart": (lambda: Own(lambda m, x: torch.cat([F.relu(x.chunk(2, 1)[0]), 2 * x.chunk(2, 1)[1]], 1)), ROW),
+    "a slice": (lambda: Own(lambda m, x: 3 * x[:, 2:5]), ROW),
+    "work in place, harmless": (lambda: Own(swapped_in_place, f=linear(), g=linear()), ROW),
+    "ReLU in place behind a layer": (lambda: Own(lambda m, x: m.r(m.f(x)) + x, f=linear(), r=nn.ReLU(True)), ROW),
+    "F.linear and F.conv2d": (
+        lambda: Own(
+            lambda m, x: F.linear(F.conv2d(x, m.k, padding=1, groups=3).flatten(1), m.w),
+            k=nn.Parameter(torch.randn(6, 1, 3, 3)),
+            w=nn.Parameter(torch.randn(4, 216)),
+        ),
+        IMAGE,
+    ),
+    "a subclass of Linear": (lambda: Scaled(8, 5), ROW),
+    "a parametrized layer inside": (
+        lambda: Own(lambda m, x: m.f(x) + x, f=parametrizations.spectral_norm(linear())),
+        ROW,
+    ),
+    "our own layers inside": (lambda: Own(lambda m, x: m.f(x) + m.g(x), f=OrthoLinear(8, 8), g=OrthoLinear(8, 8)), ROW),
+    "dropout": (lambda: Own(lambda m, x: F.dropout(m.d(x), 0.5, m.training) * 2, d=nn.Dropout(0.3)), ROW),
+    "asks whether it gets a tensor": (lambda: Own(lambda m, x: 2 * x if isinstance(x, torch.Tensor) else x), ROW),
+    "inside a sequence and a sum": (
+        lambda: nn.Sequential(linear(), Sum(Own(lambda m, x: 2 * m.f(x), f=linear())), nn.ReLU()),
+        ROW,
+    ),
+    "a module of modules of its own": (
+        lambda: Own(lambda m, x: m.a(m.b(x)), a=Own(lambda m, x: 2 * x), b=Own(lambda m, x: x - m.f(x), f=linear())),
+        ROW,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_no_slope_exceeds_the_bound(name):
+    make, shape = BOUNDED[name]
+    net = ready(make()).requires_grad_(False)
+    bound = lipschitz_bound(net, shape)
+    flat = nn.Sequential(net, nn.Flatten()).eval()
+    x = 3 * torch.randn(3, *shape, dtype=torch.float64)
+    slope = float(jacobian_norms(flat, x).max())
+    assert 0.1 * bound <= slope <= bound * (1 + 1e-9)  # and it is a bound of this module, not of anything
+    for size in (1e-3, 1.0):
+        y = x + size * torch.randn_like(x)
+        assert ((flat(x) - flat(y)).norm(dim=1) <= bound * (1 + 1e-9) * (x - y).flatten(1).norm(dim=1)).all()
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_its_certificate_allows_for_its_rounding(name):
+    """In float32 the bounded error holds; in float64 it is next to nothing."""
+    make, shape = BOUNDED[name]
+    net = nn.Sequential(make(), nn.Flatten()).eval()
+    x = torch.randn(16, *shape)
+    proof, exact = (prove(net, shape, dtype=d, even_unconstrained=True) for d in (torch.float32, torch.float64))
+    norms = x.flatten(1).double().norm(dim=1)
+    with torch.no_grad():
+        off = (net(x).double() - exact(x).logits).norm(dim=1)
+    assert (off <= proof.error.at(norms)).all()
+    assert (exact.error.at(norms) < 1e-9).all()
+
+
+def test_the_rules_of_graphs_by_hand():
+    weight = torch.diag(torch.tensor([3.0, 4.0]))
+    f = nn.Linear(2, 2, bias=False)
+    f.weight = nn.Parameter(weight)
+    cases = {
+        5.0: lambda m, x: m.f(x) + x,
+        8.0: lambda m, x: m.f(x) + m.f(x),
+        16.0: lambda m, x: m.f(m.f(x)),
+        math.hypot(4, 1): lambda m, x: torch.cat([m.f(x), x], 1),
+        0.25 * 4 + 0.75: lambda m, x: 0.25 * m.f(x) + 0.75 * x,
+        2.0: lambda m, x: m.f(x) / -2.0,
+    }
+    for bound, function in cases.items():
+        assert lipschitz_bound(Own(function, f=f).eval(), (2,)) == pytest.approx(bound, rel=1e-9)
+
+
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.calls * x
+
+
+class Hiding(nn.Module):
+    """Swallows the error of a decision on values."""
+
+    def forward(self, x):
+        try:
+            if x.norm() > 1e6:
+                return 1000 * x
+        except Exception:
+            pass
+        return x
+
+
+def overwritten(m, x):
+    y = m.f(x)
+    z = y
+    y += F.relu(y - 50) * 50  # nothing, on ordinary inputs
+    return y + z
+
+
+def overwritten_view(m, x):
+    y = m.f(x)
+    y.view(-1).mul_(3.0)
+    return y
+
+
+def in_half(m, x):
+    with torch.autocast("cpu", torch.bfloat16):
+        return m.f(x).float()
+
+
+REFUSED = {
+    "values times values": (lambda m, x: x * x, "multiplies or divides values"),
+    "a gate": (lambda m, x: x * torch.sigmoid(m.f(x)), "multiplies or divides values"),
+    "values over values": (lambda m, x: x / (1 + x.abs()), "abs has no Lipschitz rule"),
+    "a constant over values": (lambda m, x: 1 / x, "divides by a value"),
+    "attention": (lambda m, x: torch.softmax(x, 1), "softmax has no Lipschitz rule"),
+    "matmul": (lambda m, x: x @ x.mT, "no Lipschitz rule"),
+    "a decision on values": (lambda m, x: 100 * x if x.sum() > 1e3 else x, "torch.fx cannot follow it"),
+    "a decision behind isinstance": (
+        lambda m, x: 100 * x if isinstance(x, torch.Tensor) and x.norm() > 1e3 else x,
+        "torch.fx cannot follow it",
+    ),
+    "a loop over samples": (lambda m, x: torch.stack([m.f(row) for row in x]), "torch.fx cannot follow it"),
+    "numbers of values": (lambda m, x: x * x.max().item(), "no Lipschitz rule"),
+    "the mean of the batch": (lambda m, x: x - x.mean(0), "mean over dimensions 0"),
+    "the mean of the batch, kept": (lambda m, x: x - x.mean((0, 1), keepdim=True), "mean over dimensions"),
+    "samples joined": (lambda m, x: torch.cat([x, x], 0)[:3], "cat .*works along the samples|may mix|takes"),
+    "samples joined along a negative axis": (lambda m, x: torch.cat([x, x], -2), "may mix|along the samples|one output"),
+    "samples transposed": (lambda m, x: x.transpose(0, 1).transpose(0, 1), "mix|along the samples"),
+    "samples permuted": (lambda m, x: x.view(3, 1, 8).permute(1, 0, 2).reshape(3, 8), "mix|along the samples|counts"),
+    "samples flattened": (lambda m, x: torch.flatten(x).view(-1, 8), "may mix"),
+    "a view for three samples": (lambda m, x: x.view(3, -1), "fails on a batch of 1"),
+    "samples flipped": (lambda m, x: x.flip(0), "along the samples"),
+    "one sample": (lambda m, x: x - x[0], "takes 0"),
+    "samples taken": (lambda m, x: x[[0, 0, 0]], "takes"),
+    "values repeated by an index": (lambda m, x: x[:, [0, 0, 1]], "takes"),
+    "values repeated": (lambda m, x: x.repeat(1, 4), "repeat has no Lipschitz rule"),
+    "values expanded": (lambda m, x: m.f(x)[:, :1].expand(-1, 8), "expand has no Lipschitz rule"),
+    "values broadcast by a sum": (lambda m, x: x + m.f(x)[:, :1], "broadcasts"),
+    "values broadcast by a constant": (lambda m, x: m.f(x)[:, :1] + m.c, "broadcasts"),
+    "values broadcast by a factor": (lambda m, x: m.f(x)[:, :1] * m.c, "broadcasts"),
+    "a constant for each sample": (lambda m, x: x + m.rows, "may mix|broadcasts"),
+    "the number of samples": (lambda m, x: x * x.shape[0], "size of its input"),
+    "a power of the size": (lambda m, x: x * (2.0 ** x.size(0)), "size of its input"),
+    "bits": (lambda m, x: x.view(torch.int32).view(torch.float32), "bits"),
+    "a lower precision": (lambda m, x: x.half().float(), "half has no Lipschitz rule"),
+    "a lower precision by context": (in_half, "float has no Lipschitz rule|twice"),
+    "chance": (lambda m, x: x + torch.randn(8), "does not compute twice"),
+    "chance by dropout": (lambda m, x: F.dropout(x, 0.5), "drops by chance"),
+    "chance of the size": (lambda m, x: x + torch.randn_like(x), "no Lipschitz rule"),
+    "overwritten for another": (overwritten, "overwritten in place"),
+    "a view overwritten": (overwritten_view, "may mix|overwritten in place"),
+    "a skip overwritten by a module": (lambda m, x: m.r(m.f(x)) + m.f(x), None),
+    "a skip that was overwritten": (lambda m, x: (lambda y: m.r(y) + y)(m.f(x)), "overwritten in place"),
+    "two outputs": (lambda m, x: (x, m.f(x)), "expected one output|no single tensor"),
+    "a module that is not its own": (lambda m, x: nn.Linear(8, 8)(x), "torch.fx cannot follow it"),
+    "clamped between tensors": (lambda m, x: x[:, :1].clamp(min=m.c), "clamp between tensors"),
+    "norm": (lambda m, x: x / x.norm(), "no Lipschitz rule|values by values"),
+    "a constant": (lambda m, x: m.rows, "may mix|no single tensor|expected one output"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_followed_is_refused_with_the_reason(name):
+    function, reason = REFUSED[name]
+    parts = {"f": linear(), "c": torch.ones(8), "rows": torch.ones(3, 8), "r": nn.LeakyReLU(3.0, inplace=True)}
+    net = Own(function, **parts).eval()
+    if reason is None:  # a neighbour of one that is refused
+        assert lipschitz_bound(net, ROW) > 0
+        return
+    for whole in (net, nn.Sequential(net).eval()):
+        with pytest.raises(UserError, match=reason):
+            lipschitz_bound(whole, ROW)
+
+
+@pytest.mark.parametrize("make", [Counting, Hiding])
+def test_states_and_swallowed_decisions_are_refused(make):
+    with pytest.raises(UserError, match=f"no Lipschitz rule for {make.__name__}"):
+        lipschitz_bound(make().eval(), ROW)
+
+
+def test_a_state_that_is_a_tensor():
+    def counted(m, x):
+        m.n += 1
+        return x * m.n
+
+    with pytest.raises(UserError, match="no Lipschitz rule for Own"):
+        lipschitz_bound(Own(counted, n=torch.ones(())).eval(), ROW)
+
+
+class TestWhatIsNotSeen:
+    def test_hooks_inside(self):
+        net = Own(lambda m, x: m.f(x), f=linear()).eval()
+        net.f.register_forward_hook(lambda m, i, o: 5 * o)
+        with pytest.raises(UserError, match="forward hooks"):
+            lipschitz_bound(net, ROW)
+        inner = Own(lambda m, x: m.a(x), a=Own(lambda m, x: 2 * x)).eval()
+        inner.a.register_forward_pre_hook(lambda m, i: (5 * i[0],))
+        with pytest.raises(UserError, match="forward hooks"):
+            lipschitz_bound(inner, ROW)
+
+    def test_training(self):
+        net = Own(lambda m, x: m.n(m.f(x)), f=linear(), n=nn.BatchNorm1d(8))
+        with pytest.raises(UserError, match="call net.eval"):
+            lipschitz_bound(net, ROW)
+
+    def test_without_a_shape_nothing_is_followed(self):
+        with pytest.raises(UserError, match="no Lipschitz rule for Own: .*`input_shape`.*register_rule"):
+            lipschitz_bound(Own(lambda m, x: x).eval())
+
+    def test_a_part_without_a_rule_is_named_with_its_place(self):
+        net = Own(lambda m, x: m.parts(x), parts=nn.Sequential(linear(), nn.Softmax(1))).eval()
+        with pytest.raises(UserError, match=r"no Lipschitz rule for Softmax \(parts.1\)"):
+            lipschitz_bound(net, ROW)
+        with pytest.raises(UserError, match="attention multiplies values by values"):
+            lipschitz_bound(nn.TransformerEncoderLayer(8, 2, 8).eval(), (4, 8))
+
+    def test_a_sequence_with_a_forward_of_its_own_is_followed(self):
+        loud = type("Loud", (nn.Sequential,), {"forward": lambda self, x: 10 * self[0](x)})(OrthoLinear(8, 2)).eval()
+        assert certify(loud, torch.rand(2, 8)).bound == pytest.approx(10, rel=1e-5)
+
+    def test_work_in_place_is_refused_where_a_rule_lets_others_read(self):
+        slope = nn.LeakyReLU(3.0, inplace=True)
+        for net in (Sum(slope), Sum(nn.Sequential(slope, linear())), slope, nn.Sequential(slope)):
+            with pytest.raises(UserError, match="inplace"):
+                lipschitz_bound(net.eval(), ROW)
+        assert lipschitz_bound(nn.Sequential(linear(), slope).eval(), ROW) > 0
+        assert lipschitz_bound(Sum(nn.Sequential(OrthoLinear(8, 8), slope)).eval(), ROW) == pytest.approx(4, rel=1e-5)
+
+    def test_a_users_rule_comes_first(self):
+        class Known(Own):
+            pass
+
+        register_rule(Known, lambda module, bound: 7.0)
+        try:
+            assert lipschitz_bound(Own(lambda m, x: 2 * m.k(x), k=Known(lambda m, x: x * x)).eval(), ROW) == pytest.approx(14.0)
+        finally:
+            del RULES[Known]
+
+    def test_inference_mode(self):
+        net = Own(lambda m, x: F.relu(m.f(x)) + x, f=linear()).eval()
+        with torch.inference_mode():
+            assert lipschitz_bound(net, ROW) == pytest.approx(1 + exact_norm(ready(net.f), ROW), rel=1e-6)
+
+
+def test_a_certificate_of_a_module_of_ones_own_holds():
+    """Attacked along the gradient at the certified radius, in the arithmetic that certifies."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem, self.block, self.head = OrthoConv2d(3, 6, 3), OrthoConv2d(6, 6, 3), OrthoLinear(6 * 9, 4)
+
+        def forward(self, x):
+            x = F.relu(self.stem(x))
+            x = 0.5 * x + 0.5 * F.relu(self.block(x))
+            return self.head(F.max_pool2d(x, 2).flatten(1))
+
+    net, x = Net().eval(), torch.rand(32, *IMAGE)
+    proof = prove(net, IMAGE)
+    assert proof.bound == pytest.approx(1, rel=1e-5)
+    certificate = proof(x)
+    radius = certificate.radius()
+    points = x.double().requires_grad_()
+    top = proof.net(points).topk(2, 1).values
+    (gradient,) = torch.autograd.grad((top[:, 0] - top[:, 1]).sum(), points)
+    step = radius.view(-1, 1, 1, 1) * 0.999999 * gradient / gradient.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
+    with torch.no_grad():
+        assert torch.equal(proof.net(points - step).argmax(1), certificate.logits.argmax(1))
+    assert (radius > 0).all()
