@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from lipscale.layers import estimate_means, evaluation_mode
     from lipscale.losses import offset_cross_entropy
     from lipscale.models.export import export_plain
+    from lipscale.models.lipschitzify import lipschitzify
     from lipscale.runs import Run, load, resume, train
     from lipscale.settings import Settings, replace
     from lipscale.training import Fit, fit
@@ -51,6 +52,7 @@ _NAMES = {
     "losses": ("offset_cross_entropy",),
     "certificates": ("certify", "Certificate"),
     "models.export": ("export_plain",),
+    "models.lipschitzify": ("lipschitzify",),
     "runs": ("train", "resume", "load", "Run"),
     "settings": ("Settings", "replace"),
     "errors": ("UserError", "DivergedError", "UnsoundError"),
@@ -60,7 +62,7 @@ _HOME = {name: home for home, names in _NAMES.items() for name in names}
 
 # fmt: off
 __all__ = [  # noqa: RUF022 (in the order of the flow)
-    "fit", "Fit", "LipschitzScheduler", "fit_temperature", "measure_temperature",
+    "lipschitzify", "fit", "Fit", "LipschitzScheduler", "fit_temperature", "measure_temperature",
     "set_lipschitz", "get_lipschitz", "lipschitz_bound", "register_rule",
     "evaluation_mode", "estimate_means", "offset_cross_entropy", "certify", "Certificate", "export_plain",
     "Settings", "replace", "train", "resume", "load", "Run",

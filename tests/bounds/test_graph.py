@@ -225,7 +225,10 @@ REFUSED = {
     "the mean of the batch": (lambda m, x: x - x.mean(0), "mean over dimensions 0"),
     "the mean of the batch, kept": (lambda m, x: x - x.mean((0, 1), keepdim=True), "mean over dimensions"),
     "samples joined": (lambda m, x: torch.cat([x, x], 0)[:3], "cat .*works along the samples|may mix|takes"),
-    "samples joined along a negative axis": (lambda m, x: torch.cat([x, x], -2), "may mix|along the samples|one output"),
+    "samples joined along a negative axis": (
+        lambda m, x: torch.cat([x, x], -2),
+        "may mix|along the samples|one output",
+    ),
     "samples transposed": (lambda m, x: x.transpose(0, 1).transpose(0, 1), "mix|along the samples"),
     "samples permuted": (lambda m, x: x.view(3, 1, 8).permute(1, 0, 2).reshape(3, 8), "mix|along the samples|counts"),
     "samples flattened": (lambda m, x: torch.flatten(x).view(-1, 8), "may mix"),
@@ -333,7 +336,9 @@ class TestWhatIsNotSeen:
 
         register_rule(Known, lambda module, bound: 7.0)
         try:
-            assert lipschitz_bound(Own(lambda m, x: 2 * m.k(x), k=Known(lambda m, x: x * x)).eval(), ROW) == pytest.approx(14.0)
+            assert lipschitz_bound(
+                Own(lambda m, x: 2 * m.k(x), k=Known(lambda m, x: x * x)).eval(), ROW
+            ) == pytest.approx(14.0)
         finally:
             del RULES[Known]
 

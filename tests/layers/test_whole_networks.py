@@ -80,9 +80,7 @@ def test_impossible_convolutions_are_named():
     with pytest.raises(UserError, match="leave 2 inputs, too few for 3 orthogonal outputs"):
         OrthoConv2d(2, 3, 1, stride=2)
     with pytest.raises(UserError, match="at least 2 channels"):
-        OrthoConv2d(1, 1, 3)
-    with pytest.raises(UserError, match="at least 2 channels"):
-        OrthoConv2d(8, 8, 3, groups=8)
+        OrthoConv2d(1, 1, 3, source=PeerKernel)
     with pytest.raises(UserError, match="3 equal groups"):
         OrthoConv2d(8, 9, 3, groups=3)
     with pytest.raises(UserError, match="PeerKernel makes square kernels alone"):

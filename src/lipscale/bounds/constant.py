@@ -14,9 +14,10 @@ from lipscale.errors import UserError
 # f(c x) = c f(x) for c > 0, or at the input, where no scale has acted yet: a scale passes through unchanged
 HOMOGENEOUS = {
     *(layers.GroupSort2, layers.HalfAbs, layers.L2NormPool2d, layers.PadToMultiple, layers.Patches, layers.Standardise),
-    layers.ShiftChannels,
-    *(nn.Identity, nn.Flatten, nn.PixelUnshuffle, nn.PixelShuffle, nn.Dropout, nn.Dropout2d),
-    *(nn.ReLU, nn.LeakyReLU, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d),
+    *(layers.ShiftChannels, layers.Scale),
+    *(nn.Identity, nn.Flatten, nn.Unflatten, nn.PixelUnshuffle, nn.PixelShuffle, nn.Dropout, nn.Dropout2d),
+    *(nn.ReLU, nn.LeakyReLU, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.ChannelShuffle),
+    *(nn.ZeroPad2d, nn.CircularPad2d, nn.ReflectionPad2d, nn.ReplicationPad2d),
 }
 
 
@@ -124,7 +125,7 @@ def _chain(module: nn.Module) -> Sequence[nn.Module]:
     if hidden:
         raise UserError(
             f"cannot see in which order {type(module).__name__} runs its scaled layers ({hidden[0]}, ...): "
-            "build it from torch.nn.Sequential and lipscale.layers.ConvexResidual"
+            "build it from torch.nn.Sequential and lipscale.layers.ConvexResidual, or by lipscale.lipschitzify"
         )
     if type(module) not in HOMOGENEOUS:
         raise UserError(

@@ -1,7 +1,7 @@
 """What a module of a user's own computes, as torch.fx sees it: parts applied to values, sums and concatenations."""
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ from lipscale.layers import batch_means
 T = TypeVar("T")
 Shape = tuple[int, ...]
 # what looks at a value's size and not at the value
-SIZES = ("size", "dim", "numel")
+SIZES = ("size", "dim", "numel", "shape", "ndim")
 # samples in the runs that are checked: a network that counts on one of these numbers fails with the other
 BATCHES = (3, 1)
 IN_PLACE = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift")
@@ -115,7 +115,7 @@ def trace(
     module: nn.Module, is_leaf: Callable[[nn.Module], bool], enter: Callable[[nn.Module], None]
 ) -> fx.GraphModule:
     """The module's operations in order, as functions of one input; an error says what cannot be followed."""
-    root, tracer = _Only(module), _Tracer(lambda m: m is not module and is_leaf(m), enter)
+    root, tracer = _Only(module), _Tracer(is_leaf, enter)
     root.train(module.training)
     try:
         graph = tracer.trace(root)
@@ -133,7 +133,6 @@ def _brief(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:120]
 
 
-@torch.no_grad()
 def follow(
     module: nn.Module,
     shapes: Iterable[Shape],
@@ -150,7 +149,7 @@ def follow(
     like = next((t for t in [*module.parameters(), *module.buffers()] if t.is_floating_point()), torch.zeros(()))
     random = torch.Generator().manual_seed(0)
     graph: Graph | None = None
-    with torch.inference_mode(False), batch_means(module):  # versions are counted outside of it only
+    with torch.inference_mode(False), torch.no_grad(), batch_means(module):  # versions are counted outside of it only
         for shape in shapes:
             for batch in BATCHES:
                 x = torch.randn(batch, *shape, generator=random).to(like)
@@ -183,7 +182,7 @@ class _Run(fx.Interpreter):
         super().__init__(traced)
         self.batch = batch
         self.known = {} if known is None else {step.node: step for step in known.steps}
-        self.kinds: dict[fx.Node, str] = {}  # value: it depends on the input; size: on its shape; constant: on neither
+        self.kinds: dict[fx.Node, str] = {}
         self.versions: dict[fx.Node, int] = {}
         self.steps: list[Step] = []
         self.shapes: dict[nn.Module, tuple[Shape, Shape]] = {}
@@ -204,7 +203,7 @@ class _Run(fx.Interpreter):
                 refuse(n, f"reads {node.name}, which was overwritten in place since: no bound")
         inputs = {node: self.env[node] for node in n.all_input_nodes}
         kept = {node: tuple(held.shape) for node, held in inputs.items() if isinstance(held, Tensor)}
-        self.kinds[n] = kind = self._kind(n)
+        self.kinds[n] = kind = kind_of(n, self.kinds)
         if kind == "value" and n.op not in ("placeholder", "output"):
             # values and sizes stay nodes, constants are what they are
             constants = {node: held for node, held in inputs.items() if self.kinds[node] == "constant"}
@@ -217,17 +216,6 @@ class _Run(fx.Interpreter):
         if kind == "value" and n.op not in ("placeholder", "output"):
             self._check(step, [kept.get(node) for node in step.sources], result)
         return result
-
-    def _kind(self, n: fx.Node) -> str:
-        if n.op == "placeholder":
-            return "value"
-        kinds = {self.kinds[node] for node in n.all_input_nodes}
-        looks = (n.op == "call_method" and n.target in SIZES) or (
-            n.target is getattr and n.args[1] in ("shape", "ndim", "dtype", "device")
-        )
-        if "value" in kinds and not looks:
-            return "value"
-        return "size" if kinds & {"value", "size"} else "constant"
 
     def _step(self, n: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step:
         for node in n.all_input_nodes:
@@ -252,6 +240,17 @@ class _Run(fx.Interpreter):
             rank = max(len(shape) for shape in before if shape is not None) + (1 if step.adds_axis else 0)
             if any(axis % rank == 0 for axis in step.axes):
                 refuse(n, "works along the samples: no bound")
+
+
+def kind_of(n: fx.Node, kinds: Mapping[fx.Node, str]) -> str:
+    """What an operation makes of the kinds of its inputs: a value depends on the input, a size on its shape only."""
+    if n.op == "placeholder":
+        return "value"
+    found = {kinds[node] for node in n.all_input_nodes}
+    looks = (n.op == "call_method" and n.target in SIZES) or (n.target is getattr and n.args[1] in SIZES)
+    if "value" in found and not looks:
+        return "value"
+    return "size" if found & {"value", "size"} else "constant"
 
 
 def _told(part: Any) -> str:

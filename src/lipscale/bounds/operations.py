@@ -47,12 +47,19 @@ class Elementwise(nn.Module):
         return max(float(c.abs().max()) for c in (self.factor, self.factor.float())) * ROUNDING
 
 
+def place(node: fx.Node) -> tuple[str, str]:
+    """What an operation is called, and the module that it stands in."""
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
+    scope = next(reversed(node.meta.get("nn_module_stack", {"": None})), "")
+    scope = scope.split("@")[0].removeprefix("net").strip(".")  # a second call of a module has a number there
+    name = name.removeprefix("net.")
+    return name, "" if scope == name else scope
+
+
 def refuse(node: fx.Node, why: str) -> NoReturn:
     """Say which operation, and where it stands."""
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
-    name = name.removeprefix("net.")
-    scope = next(reversed(node.meta.get("nn_module_stack", {"": None}))).removeprefix("net").strip(".")
-    raise UserError(f"{name}{f' in {scope}' if scope and scope != name else ''} {why}")
+    name, scope = place(node)
+    raise UserError(f"{name}{f' in {scope}' if scope else ''} {why}")
 
 
 Make = Callable[..., Step]  # (node, *arguments): values are nodes, constants are what they are
@@ -212,11 +219,11 @@ PARTS: dict[str, Callable[..., nn.Module]] = {
 }
 BINARY = {
     operator.add: ("add", "iadd"),
-    operator.sub: ("sub", "isub"),
     operator.mul: ("mul", "imul"),
     operator.truediv: ("truediv", "itruediv"),
 }
 SPLITS = _spellings("chunk", "split")
+SUBTRACTIONS = [operator.sub, operator.isub, *_spellings("sub", "subtract")]
 REARRANGEMENTS: dict[Any, Make] = {
     **dict.fromkeys(_spellings("reshape", "view", "unflatten", "squeeze", "unsqueeze", "contiguous", "clone"), _same()),
     **dict.fromkeys(_spellings("permute"), _same(lambda *dims: _listed(*dims)[1:])),
@@ -229,7 +236,7 @@ OPERATIONS: dict[Any, Make] = {
     **REARRANGEMENTS,
     **{getattr(operator, name): _binary(function) for function, names in BINARY.items() for name in names},
     **{form: _binary(operator.add) for form in _spellings("add")},
-    **{form: _binary(operator.sub) for form in _spellings("sub", "subtract")},
+    **{form: _binary(operator.sub) for form in SUBTRACTIONS},
     **{form: _binary(operator.mul) for form in _spellings("mul", "multiply")},
     **{form: _binary(operator.truediv) for form in _spellings("div", "divide", "true_divide")},
     **dict.fromkeys((operator.neg, *_spellings("neg")), _part(lambda: Elementwise(-1.0))),

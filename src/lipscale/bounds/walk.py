@@ -287,7 +287,6 @@ def refuse_surprises(module: nn.Module) -> None:
             raise UserError(f"{kind.__name__} has {what}, which no Lipschitz rule can see: remove it")
 
 
-@torch.no_grad()
 def _record_shapes(
     net: nn.Module, input_shape: Shape
 ) -> tuple[dict[nn.Module, set[tuple[Shape, Shape]]], set[nn.Module]]:
@@ -309,6 +308,7 @@ def _record_shapes(
     like = next((t for t in [*net.parameters(), *net.buffers()] if t.is_floating_point()), torch.zeros(()))
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))  # versions are counted outside of it only
+        stack.enter_context(torch.no_grad())
         stack.enter_context(batch_means(net))  # shapes do not depend on means that nobody has set yet
         for module in net.modules():
             for handle in (module.register_forward_pre_hook(count), module.register_forward_hook(record)):

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lipscale.errors import UserError
+from lipscale.layers.depthwise import DepthwiseKernel
 from lipscale.layers.norms import Pair
 from lipscale.layers.projectors import GroupedKernel, ProjectorKernel, Size, as_pair
 from lipscale.layers.scale import ScaledLayer, UnitWeight
@@ -40,6 +41,8 @@ def unit_kernel(
             f"few for {outputs} orthogonal outputs: use a kernel as large as its stride, without dilation"
         )
     if list(kernel) != rest and max(inputs, outputs) < 2:
+        if source is ProjectorKernel:
+            return DepthwiseKernel(groups, kernel, stride, dilation)
         raise UserError("an orthogonal convolution larger than 1 x 1 needs at least 2 channels on one side of a group")
     square = kernel[0] == kernel[1] and rest[0] == rest[1]
     if not square and source is not ProjectorKernel:
@@ -54,7 +57,8 @@ class OrthoConv2d(ScaledLayer):
 
     It stands in for torch.nn.Conv2d, with one default of its own: `padding` keeps the size of the image (of an odd
     kernel at stride 1). Zero padding keeps the norm at 1 for every input size; what it gives up is isometry at the
-    border. Circular padding keeps that too, but not on odd sizes at stride 2, which it therefore refuses. `source`
+    border. Circular padding keeps that too, but not on odd sizes at stride 2, which it therefore refuses. Where groups
+    have a single channel (depthwise) there is no orthogonal kernel to learn, and K is 1-Lipschitz only. `source`
     makes the kernel: ours, or the reference (`lipscale.layers.reference.PeerKernel`).
     """
 

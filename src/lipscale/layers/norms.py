@@ -93,16 +93,20 @@ def conv_norm(
 
 def norm_of(weight: Tensor, where: Geometry) -> float:
     """See `conv_norm`."""
-    kernels = dilated(weight.detach().double(), where.dilation).chunk(where.groups)
+    kernel = dilated(weight.detach().double(), where.dilation)
+    if len(kernel) == where.groups > 1:  # one output each: all at once
+        return _group_norm(split_phases(kernel, where.stride).unsqueeze(1), where)
+    kernels = kernel.chunk(where.groups)
     return max(_group_norm(split_phases(kernel, where.stride), where) for kernel in kernels)
 
 
 def _group_norm(symbol: Tensor, where: Geometry) -> float:
+    """The norm of a kernel, or the largest one of kernels (groups, 1, inputs, height, width)."""
     size, stride = where.size, where.stride
     if where.padding_mode == "zeros" or not any(map(any, where.padding)):
         # restricting inputs and outputs of the unbounded grid to a part of it cannot add to the norm; and a torus
         # that is larger than the input by the kernel holds the same operator without wrapping around
-        torus = None if size is None else tuple(-(-size[i] // stride[i]) + symbol.shape[2 + i] for i in (0, 1))
+        torus = None if size is None else tuple(-(-size[i] // stride[i]) + symbol.shape[i - 2] for i in (0, 1))
         return _norm_on_all_frequencies(symbol, torus)
     factor = where.padding_factor()
     if factor == 1 and size is not None:  # circular, and exactly so
@@ -112,13 +116,16 @@ def _group_norm(symbol: Tensor, where: Geometry) -> float:
 
 def _norm_on_all_frequencies(kernel: Tensor, torus: Sequence[int] | None) -> float:
     """The best of the bounds that hold for all frequencies; `torus` names a grid that is known to suffice."""
-    bound = gram_bound(kernel)
-    at_zero = matrix_norm(kernel.sum((2, 3)))
-    if bound <= at_zero * (1 + 1e-5):
-        return bound  # already tight: so for every orthogonal kernel
-    bound = min(bound, entrywise_bound(kernel), entrywise_bound(adjoint(kernel)))
-    degrees = (kernel.shape[2] - 1, kernel.shape[3] - 1)
-    cost = 8 * min(kernel.shape[:2]) ** 3
+    if kernel.ndim == 5:
+        bound = float(row_bounds(kernel.squeeze(1)).max()) * ROUNDING
+    else:
+        bound = gram_bound(kernel)
+        at_zero = matrix_norm(kernel.sum((2, 3)))
+        if bound <= at_zero * (1 + 1e-5):
+            return bound  # already tight: so for every orthogonal kernel
+        bound = min(bound, entrywise_bound(kernel), entrywise_bound(adjoint(kernel)))
+    degrees = (kernel.shape[-2] - 1, kernel.shape[-1] - 1)
+    cost = 8 * min(kernel.shape[-4:-2]) ** 3 * math.prod(kernel.shape[:-4])
     side = int(math.sqrt(GRID_BUDGET / cost))
     grid = [1 if d == 0 else min(side, 32 * d) for d in degrees]
     if all(n > 2 * d for n, d in zip(grid, degrees, strict=True)):
@@ -166,14 +173,23 @@ def entrywise_bound(kernel: Tensor) -> float:
     return math.sqrt(matrix_norm(absolute_gram(kernel))) * ROUNDING
 
 
+def row_bounds(kernels: Tensor) -> Tensor:
+    """The entrywise bound of many kernels (groups, inputs, height, width) with one output each: (groups,)."""
+    height, width = kernels.shape[2:]
+    padding = (height - 1, width - 1)
+    return (
+        F.conv2d(kernels.flatten(0, 1)[None], kernels, padding=padding, groups=len(kernels)).abs().sum((0, 2, 3)).sqrt()
+    )
+
+
 def _norm_on_torus(kernel: Tensor, torus: Sequence[int]) -> float:
     """The exact norm of the convolution on a torus: the largest symbol norm over its frequencies."""
     rows, columns = torus
     largest = 0.0
-    phase_w = _phases(columns, kernel.shape[3])[: columns // 2 + 1]  # a real kernel: K(-w) is conjugate to K(w)
-    together = max(1, AT_ONCE // (len(phase_w) * kernel.shape[0] * kernel.shape[1]))
-    for phase_h in _phases(rows, kernel.shape[2]).split(together):
-        symbols = torch.einsum("oihw,rh,fw->rfoi", kernel.to(torch.complex128), phase_h, phase_w)
+    phase_w = _phases(columns, kernel.shape[-1])[: columns // 2 + 1]  # a real kernel: K(-w) is conjugate to K(w)
+    together = max(1, AT_ONCE // (len(phase_w) * math.prod(kernel.shape[:-2])))
+    for phase_h in _phases(rows, kernel.shape[-2]).split(together):
+        symbols = torch.einsum("...oihw,rh,fw->...rfoi", kernel.to(torch.complex128), phase_h, phase_w)
         if symbols.shape[-2] > symbols.shape[-1]:
             symbols = symbols.mT
         gram = symbols @ symbols.mH
