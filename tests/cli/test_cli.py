@@ -42,6 +42,15 @@ def test_train_prints_plain_lines_without_a_terminal(run):
     assert (folder / "report.html").stat().st_size < 5_000_000
 
 
+def test_features_of_a_backbone_have_radii_in_feature_space_and_it_is_said(tmp_path):
+    labels = np.arange(90) % 3
+    np.savez(tmp_path / "features.npz", x=np.random.default_rng(0).normal(labels[:, None], 1.0, (90, 8)), y=labels)
+    done = lipscale("train", "--data", tmp_path / "features.npz", "--epochs", "1", "--out", tmp_path / "run")
+    assert "Radii are in feature space" in done.stdout
+    assert "nothing is proven about changes of what it sees" in done.stdout
+    assert "standard deviations, in feature space" in (tmp_path / "run" / "report.html").read_text()
+
+
 def test_evaluate_prints_the_stored_metrics_again(run):
     folder, _ = run
     printed = json.loads(lipscale("evaluate", folder, "--attack", "none", "--json").stdout)

@@ -146,7 +146,7 @@ class TestReaders:
             y_test=y[:6],
         )
         table, done = data.prepare(data.read_dataset(str(tmp_path / "table.npz")))
-        assert done.unit == "standard deviations"
+        assert done.unit == "standard deviations, in feature space"
         torch.testing.assert_close(table.train.inputs.mean(0), torch.zeros(4), atol=1e-6, rtol=0)
         torch.testing.assert_close(table.train.inputs.std(0, correction=0), torch.ones(4))
         assert len(table.test) == 6

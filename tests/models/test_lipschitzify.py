@@ -104,9 +104,11 @@ def test_the_ordinary_network_is_followed_too(converted):
     assert jacobian_norms(exact, x[:1].double()).max() <= bound
 
 
-def pictures(count):
-    """CIFAR-10, or where it is absent patterns that a network can learn."""
+@pytest.fixture(scope="module")
+def pictures():
+    """400 of CIFAR-10, or where it is absent patterns that a network can learn."""
     torch.manual_seed(1)
+    count = 400
     try:
         found = data.limit(data.load_dataset("cifar10", real_folder("cifar10")), count, seed=0).train
         return data.as_input(found.inputs), found.labels
@@ -117,8 +119,8 @@ def pictures(count):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_twin_trains_for_an_epoch_and_its_certificates_hold(name):
-    inputs, labels = pictures(400)
+def test_a_twin_trains_for_an_epoch_and_its_certificates_hold(name, pictures):
+    inputs, labels = pictures
     twin = lipschitzify(NETWORKS[name](width=8), SHAPE)
     result = fit(twin, TensorDataset(inputs[:300], labels[:300]), epochs=1, batch_size=32, progress=False)
     assert result.net is twin

@@ -150,7 +150,7 @@ def test_tables_are_standardised_and_their_unit_is_said(tmp_path):
     inputs, names = read_inputs([_row(tmp_path, "100,100,100")], run.preprocessing)
     answer = predict(lipscale.load(run.folder), inputs, names)[0]
     assert answer.label == "1"
-    assert answer.unit == "standard deviations"
+    assert answer.unit == "standard deviations, in feature space"
     assert inputs.abs().max() < 3
 
 

@@ -27,7 +27,10 @@ HELP_GROUPS = {
     "seed": "More: run",
 }
 
-
+IN_FEATURE_SPACE = (
+    "Radii are in feature space: distances between rows of x, each column in standard deviations. Where a backbone "
+    "makes these rows, nothing is proven about changes of what it sees."
+)
 # what stands for a value in --help, by the first word that its type has
 METAVARS = {
     "tuple[str": "NAMES",
@@ -130,6 +133,7 @@ def _watch(what: Settings | Path, how: dict[str, Any], *, verbose: bool) -> None
     """Train by settings, or resume a folder, behind a progress display, then say what came out."""
     from lipscale._processes import is_first
     from lipscale.cli.show import print_classes, print_first_sight, print_metrics
+    from lipscale.data.dataset import FEATURE_SPACE
     from lipscale.report import write_report
     from lipscale.runs import resume, train
     from lipscale.training.epoch import counted
@@ -167,6 +171,8 @@ def _watch(what: Settings | Path, how: dict[str, Any], *, verbose: bool) -> None
         print_metrics(run.metrics, run.preprocessing.unit)
         print_classes(run.metrics)
     print_first_sight(run.metrics, weighted=run.settings.class_weights != "none")
+    if run.preprocessing.unit == FEATURE_SPACE and run.metrics.is_certified:
+        typer.echo(f"\n{IN_FEATURE_SPACE}")
     typer.echo(f"\nReport: {write_report([run.folder], data_dir=run.settings.data_dir)}")
     typer.echo(f"Next: lipscale predict {run.folder}, or attack it: lipscale evaluate {run.folder}")
 

@@ -18,6 +18,7 @@ from lipscale.errors import UserError
 
 PIXELS = "pixels in [0, 1]"
 DEVIATIONS = "standard deviations"
+FEATURE_SPACE = "standard deviations, in feature space"  # of rows without named columns, such as a backbone's features
 MOST_FEATURES = 100_000_000
 MOST_CLASSES = 1000
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lipscale.data.columns import columns_of
-from lipscale.data.dataset import DEVIATIONS, Column, Dataset, Preprocessing, channel_means, listed
+from lipscale.data.dataset import DEVIATIONS, FEATURE_SPACE, Column, Dataset, Preprocessing, channel_means, listed
 from lipscale.data.memory import require_memory, rows_at_once
 from lipscale.data.stored import Stored, written
 from lipscale.errors import UserError
@@ -66,9 +66,8 @@ def _measure(dataset: Dataset) -> Preprocessing:
     ]
     columns, means, stds, ranges = zip(*measured, strict=True)
     features = sum(column.features for column in columns)
-    return Preprocessing(
-        (features,), (0.0,) * features, _unit(columns), means, stds, columns if dataset.columns else (), ranges
-    )
+    unit = _unit(columns) if dataset.columns else FEATURE_SPACE
+    return Preprocessing((features,), (0.0,) * features, unit, means, stds, columns if dataset.columns else (), ranges)
 
 
 def _unit(columns: Sequence[Column]) -> str:
