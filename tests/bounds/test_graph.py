@@ -47,6 +47,16 @@ class Scaled(nn.Linear):
         return 2 * super().forward(x)
 
 
+class Fivefold(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 5 * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return 5 * grad
+
+
 def shuffled(x):
     b, c, h, w = x.shape
     return x.view(b, 3, c // 3, h, w).transpose(1, 2).contiguous().view(b, -1, h, w)
@@ -91,6 +101,8 @@ BOUNDED = {
     "a mean of pixels": (lambda: Own(lambda m, x: m.f(x).mean((2, 3)), f=conv()), IMAGE),
     "flattened by view": (lambda: Own(lambda m, x: x.view(x.size(0), -1) + 2.0), IMAGE),
     "flattened by reshape": (lambda: Own(lambda m, x: 3 * x.reshape(-1, 108)), IMAGE),
+    "flattened by the shape of another": (lambda: Own(lambda m, x: 2 * x.view(F.relu(x).shape)), IMAGE),
+    "flattened by a list": (lambda: Own(lambda m, x: 2 * x.reshape((x.shape[0], -1))), IMAGE),
     "shuffled channels": (lambda: Own(lambda m, x: 2 * shuffled(x)), IMAGE),
     "permuted": (lambda: Own(lambda m, x: m.f(x.permute(0, 2, 3, 1)).flatten(1), f=nn.Linear(3, 4)), IMAGE),
     "halves apart": (lambda: Own(lambda m, x: torch.cat([F.relu(x.chunk(2, 1)[0]), 2 * x.chunk(2, 1)[1]], 1)), ROW),
@@ -106,13 +118,13 @@ BOUNDED = {
         IMAGE,
     ),
     "a subclass of Linear": (lambda: Scaled(8, 5), ROW),
+    "a function with a gradient of its own": (lambda: Own(lambda m, x: Fivefold.apply(m.f(x)), f=linear()), ROW),
     "a parametrized layer inside": (
         lambda: Own(lambda m, x: m.f(x) + x, f=parametrizations.spectral_norm(linear())),
         ROW,
     ),
     "our own layers inside": (lambda: Own(lambda m, x: m.f(x) + m.g(x), f=OrthoLinear(8, 8), g=OrthoLinear(8, 8)), ROW),
     "dropout": (lambda: Own(lambda m, x: F.dropout(m.d(x), 0.5, m.training) * 2, d=nn.Dropout(0.3)), ROW),
-    "asks whether it gets a tensor": (lambda: Own(lambda m, x: 2 * x if isinstance(x, torch.Tensor) else x), ROW),
     "inside a sequence and a sum": (
         lambda: nn.Sequential(linear(), Sum(Own(lambda m, x: 2 * m.f(x), f=linear())), nn.ReLU()),
         ROW,
@@ -220,6 +232,16 @@ REFUSED = {
         lambda m, x: 100 * x if isinstance(x, torch.Tensor) and x.norm() > 1e3 else x,
         "torch.fx cannot follow it",
     ),
+    "a question of kind": (lambda m, x: 2 * x if isinstance(x, torch.Tensor) else x, "asks what kind it is"),
+    "another question of kind": (lambda m, x: x if type(x) is torch.Tensor else 0.1 * x, "does not compute twice"),
+    "a weighted sum in one": (lambda m, x: torch.add(x, m.f(x), alpha=100), "no Lipschitz rule for such arguments"),
+    "rounding": (lambda m, x: torch.div(x, 0.001, rounding_mode="floor"), "no Lipschitz rule for such arguments"),
+    "steps": (lambda m, x: x // 0.001, "floordiv has no Lipschitz rule"),
+    "a choice by value": (lambda m, x: torch.where(x > 0, 100 * x, x), "no Lipschitz rule"),
+    "a factor for each sample": (lambda m, x: x * m.rows[:, :1], "may mix|broadcasts"),
+    "a division by zero": (lambda m, x: x / 0.0, "no finite bound|does not compute"),
+    "memory": (lambda m, x: x.as_strided((3, 8), (0, 1)), "as_strided has no Lipschitz rule"),
+    "a squeeze of the batch": (lambda m, x: x.squeeze(0), "may mix"),
     "a loop over samples": (lambda m, x: torch.stack([m.f(row) for row in x]), "torch.fx cannot follow it"),
     "numbers of values": (lambda m, x: x * x.max().item(), "no Lipschitz rule"),
     "the mean of the batch": (lambda m, x: x - x.mean(0), "mean over dimensions 0"),
@@ -245,6 +267,15 @@ REFUSED = {
     "a constant for each sample": (lambda m, x: x + m.rows, "may mix|broadcasts"),
     "the number of samples": (lambda m, x: x * x.shape[0], "size of its input"),
     "a power of the size": (lambda m, x: x * (2.0 ** x.size(0)), "size of its input"),
+    "a view that fits three samples and one": (
+        lambda m, x: x.view(x.size(0) ** 2 - 3 * x.size(0) + 3, -1),
+        "size of its input",
+    ),
+    "the same in a list": (
+        lambda m, x: x.reshape((x.shape[0] ** 2 - 3 * x.shape[0] + 3, -1)),
+        "size of its input",
+    ),
+    "not a number": (lambda m, x: x * float("nan"), "no finite bound|does not compute twice"),
     "bits": (lambda m, x: x.view(torch.int32).view(torch.float32), "bits"),
     "a lower precision": (lambda m, x: x.half().float(), "half has no Lipschitz rule"),
     "a lower precision by context": (in_half, "float has no Lipschitz rule|twice"),

@@ -1,7 +1,7 @@
 """An ordinary network to its constrained twin: the same topology, made of lipscale's layers."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -12,41 +12,23 @@ from lipscale.bounds import is_plain_sequence, lipschitz_bound, set_lipschitz
 from lipscale.bounds.constant import HOMOGENEOUS, scaled_depth
 from lipscale.bounds.graph import applied, kind_of, step_of, trace
 from lipscale.bounds.operations import REARRANGEMENTS, SUBTRACTIONS, Elementwise, Kind, Step, place, refuse
-from lipscale.bounds.walk import REASONS, is_of_a_library, refuse_surprises, rule_of
+from lipscale.bounds.walk import is_of_a_library, refuse_surprises, rule_of
 from lipscale.errors import UserError
 from lipscale.layers import (
     AtScale,
-    BatchCentering,
     ConvexResidual,
     GroupSort2,
     L2NormPool2d,
-    OrthoConv2d,
-    OrthoConvTranspose2d,
-    OrthoLinear,
-    PadToMultiple,
     Scale,
     ScaledLayer,
     Standardise,
     batch_means,
     evaluation_mode,
 )
-from lipscale.layers.conv import PaddingMode
 from lipscale.layers.projectors import as_pair
+from lipscale.models.counterparts import ACTIVATIONS, LAYERS, WHY_NOT, WIDTHS, apart, sign_of
 
 S = TypeVar("S", bound=nn.Sequential)
-
-ACTIVATIONS = (
-    *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Hardswish),
-)
-WHY_NOT = {
-    **REASONS,
-    **dict.fromkeys(
-        ("LayerNorm", "GroupNorm", "InstanceNorm1d", "InstanceNorm2d", "RMSNorm"),
-        "it divides by a sample's own deviation, which can be next to nothing: take BatchNorm",
-    ),
-    **dict.fromkeys(("Softmax", "LogSoftmax", "Softmax2d"), "L scales logits: leave it to the loss"),
-    **dict.fromkeys(("Sigmoid", "Tanh", "Hardtanh"), "it saturates, so logits would not scale with L: take ReLU"),
-}
 
 
 class Converted(nn.Sequential):
@@ -209,17 +191,16 @@ class _Maker:
         if node.target in REARRANGEMENTS:
             return self._rearranged(node)
         if kind is Elementwise:
-            return _factor(module)
+            return sign_of(module)
         if kind in LAYERS:
-            count = next(getattr(module, name) for name in WIDTHS if hasattr(module, name))
-            self.channels[node] = count
+            self.channels[node] = _width(module)
             return LAYERS[kind](module)
         if kind in ACTIVATIONS:
             return [nn.ReLU() if channels is None or channels % 2 else GroupSort2()]
         if kind is nn.AdaptiveAvgPool2d and as_pair(module.output_size) == (1, 1) and channels is not None:
             return [L2NormPool2d()] if _drops_axes(node) else [L2NormPool2d(), nn.Unflatten(1, (channels, 1, 1))]
         if isinstance(module, AtScale | ConvexResidual):
-            self.channels[node] = next((getattr(module, name) for name in WIDTHS if hasattr(module, name)), None)
+            self.channels[node] = _width(module)
             return [copy.deepcopy(module).train()]
         if kind in HOMOGENEOUS:
             return [*self._kept(node, module), *([nn.Flatten()] if _drops_axes(node) else [])]
@@ -244,7 +225,7 @@ class _Maker:
         if isinstance(module, nn.Flatten | nn.Unflatten | nn.PixelShuffle | nn.PixelUnshuffle):
             self.channels[node] = None
         if isinstance(module, nn.MaxPool2d):
-            kept = _apart(kept)
+            kept = apart(kept)
         bound = lipschitz_bound(kept.eval(), _shape(self.sources[node][0]))
         kept.train()
         return [kept] if bound == 1 or isinstance(kept, Standardise) else [kept, Scale(1 / bound)]
@@ -277,6 +258,10 @@ class _Maker:
         return ConvexResidual(branch, skip if len(skip) else None)
 
 
+def _width(layer: nn.Module) -> int | None:
+    return next((int(getattr(layer, name)) for name in WIDTHS if hasattr(layer, name)), None)
+
+
 def _filled(sequence: S, parts: list[tuple[str, nn.Module]]) -> S:
     for name, part in parts:
         while hasattr(sequence, name):
@@ -288,45 +273,3 @@ def _filled(sequence: S, parts: list[tuple[str, nn.Module]]) -> S:
 def _drops_axes(node: fx.Node) -> bool:
     """Whether it is a mean over pixels that leaves rows behind."""
     return place(node)[0] == "mean" and not (node.kwargs.get("keepdim") or any(node.args[2:]))
-
-
-def _conv(conv: nn.Conv2d) -> list[nn.Module]:
-    """The orthogonal convolution; padding that copies pixels becomes zeros, a stride that skips some takes them in."""
-    settings: dict[str, Any] = {name: getattr(conv, name) for name in (*SHARED, "padding")}
-    stride = conv.stride
-    if conv.kernel_size == (1, 1) and stride[0] == stride[1] > 1 and conv.padding in ((0, 0), "valid"):
-        return [PadToMultiple(stride[0]), OrthoConv2d(**settings | {"kernel_size": stride}, bias=conv.bias is not None)]
-    mode: PaddingMode = "circular" if conv.padding_mode == "circular" and stride == (1, 1) else "zeros"
-    return [OrthoConv2d(**settings, bias=conv.bias is not None, padding_mode=mode)]
-
-
-def _transposed(conv: nn.ConvTranspose2d) -> list[nn.Module]:
-    settings: dict[str, Any] = {name: getattr(conv, name) for name in (*SHARED, "padding", "output_padding")}
-    return [OrthoConvTranspose2d(**settings, bias=conv.bias is not None)]
-
-
-def _apart(pool: nn.MaxPool2d) -> nn.MaxPool2d:
-    """Windows side by side where they overlapped, if they are as many: no pixel counts in several of them."""
-    kernel, stride, padding, dilation = map(as_pair, (pool.kernel_size, pool.stride, pool.padding, pool.dilation))
-    centred = all(k > s > 1 and 2 * p == k - 1 for k, s, p in zip(kernel, stride, padding, strict=True))
-    if centred and dilation == (1, 1) and not pool.ceil_mode:
-        return nn.MaxPool2d(stride, ceil_mode=True)
-    return pool
-
-
-def _factor(module: Elementwise) -> list[nn.Module]:
-    """A number in front of values: L, or the weights of a blend, take its place; but not that of its sign."""
-    if module.shift.any() or not module.factor.all():
-        raise UserError("what is added to values would not scale with L, and zeros leave nothing of them")
-    return [] if module.factor > 0 else [Scale(-1.0)]
-
-
-LAYERS: dict[type[nn.Module], Callable[[Any], list[nn.Module]]] = {
-    nn.Conv2d: _conv,
-    nn.ConvTranspose2d: _transposed,
-    nn.Linear: lambda layer: [OrthoLinear(layer.in_features, layer.out_features, bias=layer.bias is not None)],
-    nn.BatchNorm1d: lambda layer: [BatchCentering(layer.num_features)],
-    nn.BatchNorm2d: lambda layer: [BatchCentering(layer.num_features)],
-}
-SHARED = ("in_channels", "out_channels", "kernel_size", "stride", "dilation", "groups")
-WIDTHS = ("out_channels", "out_features", "num_features")
