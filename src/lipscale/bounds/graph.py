@@ -262,10 +262,10 @@ def kind_of(n: fx.Node, kinds: Mapping[fx.Node, str]) -> str:
 def _is_count(n: fx.Node) -> bool:
     """Whether it is the number of samples, or a whole shape, which begins with it."""
     if n.target == "size" and len(n.args) == 2:
-        return n.args[1] == 0
+        return bool(n.args[1] == 0)
     shape = n.args[0] if n.target is operator.getitem else n
     whole = isinstance(shape, fx.Node) and shape.target in (getattr, "size")
-    return whole and (shape is n or n.args[1] == 0)
+    return whole and (shape is n or bool(n.args[1] == 0))
 
 
 def _told(part: Any) -> str:
