@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from browsing import browser  # noqa: F401 (a fixture)
 from lipscale import data, estimate_means, models, set_lipschitz
 from lipscale.training import Training
 from lipscale.training.batches import SampleBatches

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from browsing import is_dark, move, visit
 from conftest import lipscale
 from experiment_makers import made_up_metrics
 from lipscale.certificates.robustness import Attack
@@ -262,46 +263,18 @@ def test_the_command(runs, tmp_path):
     assert "is no run folder" in failed.stderr
 
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if CHROMIUM is None:
-        pytest.skip("no Chromium on this machine: apt-get install chromium")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-def visit(browser, path, **options):
-    """A page that fails the test on any console error or request for something beyond the file."""
-    page = browser.new_context(**options).new_page()
-    troubles = []
-    page.on("console", lambda message: troubles.append(message.text) if message.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: troubles.append(str(error)))
-    page.on(
-        "request", lambda request: None if request.url.startswith(("file:", "data:")) else troubles.append(request.url)
-    )
-    page.goto(path.resolve().as_uri())
-    return page, troubles
+def seen(browser, path, **options):
+    return visit(browser, path.resolve().as_uri(), **options)
 
 
 def slide(page, name, value):
-    page.evaluate(
-        "([name, value]) => { const s = document.getElementById(name); s.value = value;"
-        " s.dispatchEvent(new Event('input')); }",
-        [name, value],
-    )
+    move(page, name, value)
     return page.inner_text(f"#{name}-text"), page.get_attribute(f"#{name}-chart .cursor", "x1")
 
 
 @pytest.mark.slow
 def test_the_sliders_move_figures_and_words_in_a_browser(browser, runs):
-    page, troubles = visit(browser, write_report([runs / "list"]))
+    page, troubles = seen(browser, write_report([runs / "list"]))
     answers = read_records([runs / "list"])[0].answers
     words, left = slide(page, "epsilon", 0)
     assert f"{100 * float(answers.right.double().mean()):.1f} %" in words
@@ -323,13 +296,9 @@ def test_the_sliders_move_figures_and_words_in_a_browser(browser, runs):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_fits_phones_and_follows_dark_mode(browser, runs, tmp_path, width, scheme):
     path = write_report([runs / "list", runs / "fixed"], tmp_path / "both.html")
-    page, troubles = visit(browser, path, viewport={"width": width, "height": 800}, color_scheme=scheme)
+    page, troubles = seen(browser, path, viewport={"width": width, "height": 800}, color_scheme=scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    ink, paper = (
-        sum(map(int, re.findall(r"\d+", page.evaluate(f"getComputedStyle(document.body).{key}"))[:3]))
-        for key in ("color", "backgroundColor")
-    )
-    assert (ink > paper) == (scheme == "dark")
+    assert is_dark(page) == (scheme == "dark")
     label = page.evaluate("getComputedStyle(document.querySelector('figure svg text')).fill")
     assert (sum(map(int, re.findall(r"\d+", label)[:3])) > 380) == (scheme == "dark")  # the plots follow, too
     assert troubles == []

@@ -5,7 +5,6 @@ import io
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import struct
@@ -27,6 +26,7 @@ from PIL import Image
 from schemathesis.checks import load_all_checks
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
+from browsing import is_dark, move, visit
 from lipscale.certificates import prove
 from lipscale.cli import serve as command
 from lipscale.cli.signals import Stopped
@@ -512,44 +512,17 @@ def test_an_interruption_is_the_end_and_no_fault(monkeypatch):
 
 # --- the page ---
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
-
-@pytest.fixture(scope="module")
-def browser():
-    if CHROMIUM is None:
-        pytest.skip("no Chromium on this machine: apt-get install chromium")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-def visit(browser, url, **options):
-    """A page that notes any console error and any request for something elsewhere."""
-    page = browser.new_context(**options).new_page()
-    troubles = []
-    page.on("console", lambda message: troubles.append(message.text) if message.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: troubles.append(str(error)))
-    page.on("request", lambda r: None if r.url.startswith((url, "data:")) else troubles.append(r.url))
-    page.goto(url)
+def opened(browser, url, **options):
+    """A page that has answered for its first sample and attacked it."""
+    page, troubles = visit(browser, url, **options)
     page.wait_for_selector("#outcome-badge:not(:text('not tried yet'))")
     return page, troubles
 
 
-def slide(page, name, value):
-    page.evaluate(
-        "([name, value]) => { const s = document.getElementById(name); s.value = value;"
-        " s.dispatchEvent(new Event('input')); }",
-        [name, value],
-    )
-
-
 @pytest.mark.slow
 def test_a_picture_in_a_browser(browser, picture_url, tmp_path):
-    page, troubles = visit(browser, picture_url)
+    page, troubles = opened(browser, picture_url)
     picture = samples_of(picture_url)[5]["picture"]
     expected = ask(picture_url, "predict", {"picture": picture})
     (tmp_path / "p.png").write_bytes(base64.b64decode(picture))
@@ -559,14 +532,14 @@ def test_a_picture_in_a_browser(browser, picture_url, tmp_path):
     assert page.locator("#bars li").count() == 10
     assert f"{expected['radius']:.4g}" in page.inner_text("#promise")
     assert page.locator("#size-pictures img").count() == 4
-    slide(page, "epsilon", 40)
+    move(page, "epsilon", 40)
     first = expected["classes"][0]
     assert f"{expected['epsilons'][40]:.4g}" == page.inner_text("#epsilon-value")
     assert f"{100 * first['lowest'][40]:.1f} %" in page.inner_text("#epsilon-text")
     assert "the class may change" in page.inner_text("#epsilon-text")
-    slide(page, "force", 90)
+    move(page, "force", 90)
     page.wait_for_selector("#outcome-text:has-text('As proven')")
-    slide(page, "force", 500)
+    move(page, "force", 500)
     page.wait_for_selector("#outcome-badge.bad, #outcome-badge.open")
     (tmp_path / "bad.png").write_bytes(b"no picture")
     assert troubles == []
@@ -576,7 +549,7 @@ def test_a_picture_in_a_browser(browser, picture_url, tmp_path):
 
 @pytest.mark.slow
 def test_a_row_in_a_browser_and_names_that_are_markup_stay_text(browser, table_url):
-    page, troubles = visit(browser, table_url)
+    page, troubles = opened(browser, table_url)
     assert page.title().startswith("lipscale")
     kinds = page.eval_on_selector_all("#row input, #row select", "fields => fields.map((f) => f.type)")
     assert kinds == ["number", "number", "select-one", "date"]
@@ -599,11 +572,7 @@ def test_a_row_in_a_browser_and_names_that_are_markup_stay_text(browser, table_u
 @pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (1280, "dark")])
 def test_the_page_fits_phones_and_follows_dark_mode(browser, picture_url, table_url, width, scheme):
     for url in (picture_url, table_url):
-        page, troubles = visit(browser, url, viewport={"width": width, "height": 800}, color_scheme=scheme)
+        page, troubles = opened(browser, url, viewport={"width": width, "height": 800}, color_scheme=scheme)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
-        ink, paper = (
-            sum(map(int, re.findall(r"\d+", page.evaluate(f"getComputedStyle(document.body).{key}"))[:3]))
-            for key in ("color", "backgroundColor")
-        )
-        assert (ink > paper) == (scheme == "dark")
+        assert is_dark(page) == (scheme == "dark")
         assert troubles == []
