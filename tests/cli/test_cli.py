@@ -77,6 +77,27 @@ def test_evaluate_attacks_after_the_quick_numbers_and_keeps_the_result(run):
     assert again["robustness"] == kept
 
 
+def test_evaluate_attacks_uncertainty_and_holds_it_against_the_worst_case(run):
+    folder, _ = run
+    flags = ("--attack", "ace,loss", "--attack-samples", "20", "--epsilon", "0.3")
+    done = lipscale("evaluate", folder, *flags)
+    assert done.stdout.index("Proven for every change") < done.stdout.index("Attacks on uncertainty, on 20 of 360")
+    kept = json.loads((folder / "uncertainty.json").read_text())
+    assert list(kept["at"]["0.3"]["attacked"]) == ["ace", "loss"]
+    for measured in kept["at"]["0.3"]["attacked"].values():
+        assert all(measured[name] <= kept["at"]["0.3"]["certified"][name] for name in ("ece", "nll", "aurc"))
+    again = json.loads(lipscale("evaluate", folder, *flags, "--json").stdout)
+    assert again["uncertainty"] == kept
+    assert again["nll"] < again["worst_case"]["0.1412"]["nll"] < again["worst_case"]["0.3"]["nll"]
+    lipscale("report", folder)
+    page = (folder / "report.html").read_text()
+    assert "Attacks on uncertainty, on 20 of 360" in page
+    assert "Proven for every change of every input" in page
+    wrong = lipscale("evaluate", folder, "--attack", "aces", check=False)
+    assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
+    assert "--attack: expected none, pgd, autoattack, uncertainty, ace, " in wrong.stderr
+
+
 def test_predict_answers_for_files_and_for_the_test_part(run, tmp_path):
     folder, _ = run
     shown = lipscale("predict", folder).stdout

@@ -4,9 +4,12 @@ from lipscale.attacks.apgd import CalibrationAttack, apgd, calibration_attack, c
 from lipscale.attacks.autoattack import autoattack, autoattack_installed, require_autoattack
 from lipscale.attacks.pgd import pgd, worst_points
 from lipscale.attacks.signed import signed_attack
+from lipscale.attacks.uncertainty import UNCERTAINTY_ATTACKS, ace
 
 __all__ = [
+    "UNCERTAINTY_ATTACKS",
     "CalibrationAttack",
+    "ace",
     "apgd",
     "autoattack",
     "autoattack_installed",

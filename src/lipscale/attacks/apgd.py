@@ -4,7 +4,7 @@ With it, calibration attacks (Obadinma et al., 2024): change how sure a network 
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -125,8 +125,13 @@ def confidence_attack(
         # beyond the boundary the way back counts, not the confidence
         return torch.where(lead > 0, sign * confidence, lead - OUTSIDE)
 
+    return best_within(goal, inputs, epsilon, steps=steps, box=box, generator=generator)
+
+
+def best_within(objective: Callable[[Tensor], Tensor], inputs: Tensor, epsilon: float | Tensor, **how: Any) -> Tensor:
+    """What APGD finds within epsilon (one, or (B,)) where it is better than the input, and else the input itself."""
     radius = torch.as_tensor(epsilon, dtype=inputs.dtype, device=inputs.device).expand(len(inputs))
-    points = apgd(goal, inputs, radius, steps=steps, box=box, generator=generator)
+    points = apgd(objective, inputs, radius, **how)
     with torch.no_grad():
-        better = goal(points) > goal(inputs)  # else the input itself
+        better = objective(points) > objective(inputs)
     return torch.where(better.view(-1, *[1] * (inputs.ndim - 1)), points, inputs)

@@ -14,6 +14,8 @@ from lipscale.certificates.outliers import OutlierScores
 from lipscale.certificates.proof import Proof, certify, prove
 from lipscale.certificates.robustness import Robustness, attack_samples, measure_robustness
 from lipscale.certificates.threshold import Threshold, decided
+from lipscale.certificates.uncertainty import UncertaintyUnderAttack, attack_uncertainty
+from lipscale.certificates.worst_case import WorstCase, worst_case
 
 __all__ = [
     "Attack",
@@ -25,7 +27,10 @@ __all__ = [
     "Proof",
     "Robustness",
     "Threshold",
+    "UncertaintyUnderAttack",
+    "WorstCase",
     "attack_samples",
+    "attack_uncertainty",
     "audit",
     "certified_accuracy",
     "certified_accuracy_curve",
@@ -35,4 +40,5 @@ __all__ = [
     "epsilon_names",
     "measure_robustness",
     "prove",
+    "worst_case",
 ]

@@ -1,7 +1,7 @@
 """Attacks on what is proven: how far one had to go to break each sample, and one check of all that it finds.
 
-No class may change within its radius, no confidence may leave its range. Attacks search with the network as it is; what
-they find is judged in the arithmetic that the proof is about. What is finished is kept: a killed attack goes on.
+No class may change within its radius, no probability may leave its range. Attacks search with the network as it is;
+what they find is judged in the arithmetic that the proof is about. What is finished is kept: a killed attack goes on.
 """
 
 import hashlib
@@ -22,6 +22,7 @@ from lipscale.certificates.proof import Proof
 from lipscale.certificates.threshold import Shifted, Threshold, decided
 
 BATCH = 250
+UNDERFLOW = 1e-300  # where exponentials underflow, and what remains is no probability to speak of
 PointsFor = Callable[[Tensor, int], Mapping[str, Tensor]]  # (rows, number of the batch) -> points, by attack
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it is, out of how much
 AttackName = Literal["pgd", "autoattack"]
@@ -117,7 +118,8 @@ class Held:
     """What an attack found for a batch, held against the certificate."""
 
     logits: Tensor  # (B, C), at the points that were found
-    broken: Tensor  # (B,): another class within the certified radius, or a confidence out of its certified range
+    distance: Tensor  # (B,), of the points from the inputs
+    broken: Tensor  # (B,): another class within the certified radius, or a probability out of its certified range
 
 
 def attack_batches(
@@ -134,11 +136,11 @@ def hold(proof: Proof, certificate: Certificate, inputs: Tensor, points: Tensor,
     """Hold points near the inputs against the inputs' certificate."""
     predicted = certificate.logits.argmax(1)
     logits, distance = proof(points).logits, distances(points, inputs)
-    p = torch.softmax(logits, 1).gather(1, predicted.unsqueeze(1)).squeeze(1)
-    # rounding may take a point a little beyond epsilon: it is held against the range at its own distance
-    lower, upper = certificate.confidence(torch.maximum(distance, epsilon.double()))
+    p = torch.softmax(logits, 1)
+    # rounding may take a point a little beyond epsilon: it is held against the ranges at its own distance
+    lower, upper = certificate.probabilities(torch.maximum(distance, epsilon.double()))
     changed = (logits.argmax(1) != predicted) & within(certificate.radius(), distance)
-    return Held(logits, changed | ~((lower <= p) & (p <= upper)))
+    return Held(logits, distance, changed | ~((lower <= p) & (p <= upper + UNDERFLOW)).all(1))
 
 
 def within(radii: Tensor, distance: Tensor) -> Tensor:

@@ -80,19 +80,46 @@ class Certificate:
         Returns:
             The lower and the upper ends, each (N,) in float64.
         """
-        eps = torch.as_tensor(epsilon, dtype=torch.float64, device=self.logits.device).reshape(-1, 1)
-        if not ((eps >= 0) & eps.isfinite()).all():
-            raise UserError(f"expected epsilon >= 0, got {epsilon}")
         chosen, gaps = self._gaps(labels)
-        rounding = math.sqrt(2) * (self.error.at(self.norms) + self.error.at(self.norms + eps.squeeze(1)))
-        # K eps, where nothing moves at eps = 0 even if K is infinite
-        moved = torch.where(eps > 0, self.pairwise[chosen] * eps, 0.0) + rounding.unsqueeze(1)
+        moved = self._moved(chosen, epsilon)
         own = chosen.unsqueeze(1)  # where nothing is known, inf - inf: k does not compete with itself all the same
         most, least = ((m - gaps).scatter(1, own, -math.inf).exp().sum(1) for m in (moved, -moved))
         return ROUNDING / (1 + most), (1 / (1 + least) / ROUNDING).clamp(max=1)
 
+    def probabilities(self, epsilon: float | Tensor) -> tuple[Tensor, Tensor]:
+        """The range of every class's probability under every change up to epsilon: `confidence` of each class.
+
+        Args:
+            epsilon: One for all samples, or (N,).
+
+        Returns:
+            The lower and the upper ends, each (N, C) in float64.
+        """
+        classes = torch.arange(self.logits.shape[1], device=self.logits.device)
+        ends = (self.confidence(epsilon, k.expand(len(self.logits))) for k in classes)
+        lower, upper = zip(*ends, strict=True)
+        return torch.stack(lower, 1), torch.stack(upper, 1)
+
+    def nll(self, labels: Tensor, epsilon: float) -> float:
+        """A bound on the NLL of the inputs under every change up to epsilon: mean of -log lower p_y (WORST_CASE.md).
+
+        Args:
+            labels: (N,).
+            epsilon: The largest change of an input.
+
+        Returns:
+            The bound; inf where nothing is proven.
+        """
+        chosen, gaps = self._gaps(labels)
+        # in logarithms, where nothing overflows; y itself has the term exp(0)
+        against = (self._moved(chosen, epsilon) - gaps).scatter(1, chosen.unsqueeze(1), 0.0)
+        return float(against.logsumexp(1).mean() / ROUNDING) + (1 - ROUNDING)
+
     def brier(self, labels: Tensor, epsilon: float) -> float:
-        """A bound on the Brier score of the inputs under every change up to epsilon: mean of 2 (1 - lower p_y)^2.
+        """A bound on the Brier score of the inputs under every change up to epsilon (WORST_CASE.md).
+
+        With s = 1 - lower p_y it is the mean of s^2 + min(s^2, max sum_j p_j u_j), where the other classes share the
+        mass s and each has at most its upper end u_j: the largest ends are filled first.
 
         Args:
             labels: (N,).
@@ -101,8 +128,13 @@ class Certificate:
         Returns:
             The bound, between 0 and 2.
         """
-        lower, _ = self.confidence(epsilon, labels)
-        return float((2 * (1 - lower).square()).mean())
+        lower, upper = self.probabilities(epsilon)
+        own = labels.long().unsqueeze(1)
+        s = 1 - lower.gather(1, own)
+        ends = upper.scatter(1, own, 0.0).sort(1, descending=True).values
+        filled = torch.minimum((s - ends.cumsum(1) + ends).clamp(min=0), ends)
+        others = torch.minimum((filled * ends).sum(1, keepdim=True), s.square())
+        return min(2.0, float((s.square() + others).mean()) / ROUNDING)
 
     def accuracy(self, labels: Tensor, epsilons: Sequence[float]) -> dict[str, float]:
         """CRA: the share of samples that are correct and stay so under every change up to epsilon.
@@ -115,6 +147,23 @@ class Certificate:
             From each epsilon, as a string of four digits, to its share.
         """
         return certified_accuracy(self.radius(labels), epsilons)
+
+    def can_be(self, labels: Tensor, epsilon: float) -> Tensor:
+        """Whether some change up to epsilon might make the given classes the answers, (N,): no z_j is out of reach."""
+        chosen, gaps = self._gaps(labels)
+        moved = self._moved(chosen, epsilon)
+        return (gaps + moved >= -(1 - ROUNDING) * (gaps.abs() + moved)).all(1)
+
+    def _moved(self, chosen: Tensor, epsilon: float | Tensor) -> Tensor:
+        """How far z_k - z_j may be, within epsilon, from what was computed here, for k (N,) and all j: (N, C).
+
+        That is K_kj epsilon, where nothing moves at zero even if K is infinite, and what rounding does at x and at x'.
+        """
+        eps = torch.as_tensor(epsilon, dtype=torch.float64, device=self.logits.device).reshape(-1, 1)
+        if not ((eps >= 0) & eps.isfinite()).all():
+            raise UserError(f"expected epsilon >= 0, got {epsilon}")
+        rounding = math.sqrt(2) * (self.error.at(self.norms) + self.error.at(self.norms + eps.squeeze(1)))
+        return torch.where(eps > 0, self.pairwise[chosen] * eps, 0.0) + rounding.unsqueeze(1)
 
     def _gaps(self, labels: Tensor | None) -> tuple[Tensor, Tensor]:
         """The class k, predicted or given, (N,), and z_k - z_j for all j, (N, C); k does not compete with itself."""

@@ -13,7 +13,6 @@ from lipscale.errors import UserError
 from lipscale.settings import CONSTRAINED, Settings
 
 if TYPE_CHECKING:
-    from lipscale.certificates import Attack, Robustness
     from lipscale.runs import Run
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The run folder that `lipscale train` wrote.")]
@@ -26,6 +25,16 @@ Device = Annotated[
 ]
 DataDir = Annotated[Path | None, typer.Option(help="Where the data sets lie now, if not where they were.")]
 
+
+ON_ACCURACY = ("pgd", "autoattack")
+AttackNames = Annotated[
+    str,
+    typer.Option(
+        metavar="NAMES",
+        help="none, pgd, autoattack (slow and strong), uncertainty, or some of its attacks: ace, over, under, maximum, "
+        "low-entropy, high-entropy, loss.",
+    ),
+]
 
 Threshold = Annotated[
     float | None,
@@ -47,9 +56,7 @@ def evaluate(
     epsilon: Annotated[
         str | None, typer.Option(help="Radii to attack at, and to certify beside the run's own, such as 0.1,36/255.")
     ] = None,
-    attack: Annotated[
-        str, typer.Option(metavar="none|pgd|autoattack", help="What to attack with; AutoAttack is slow and strong.")
-    ] = "pgd",
+    attack: AttackNames = "pgd",
     attack_samples: Annotated[int, typer.Option(min=1, metavar="N", help="Test samples to attack.")] = 200,
     seed: Annotated[int, typer.Option(min=0, help="Fixes the attacked samples and the attack.")] = 0,
     data_dir: DataDir = None,
@@ -60,51 +67,58 @@ def evaluate(
 
     First accuracy, calibration with its uncertainty, and certified accuracy, on all test samples. Then, on a subset,
     the accuracy that an attack leaves, and what attacks on the confidence do to calibration, beside what is certified.
-    A certificate that an attack breaks is an error (exit code 1). The attack's result is kept in RUN/robustness.json;
-    a stopped one goes on where it was. With --on or --threshold all results go into RUN/evaluations instead:
+    Attacks on uncertainty put ECE, NLL, AURC and selective risk beside their certified worst case.
+    A certificate that an attack breaks is an error (exit code 1). The attack's result is kept in RUN/robustness.json or
+    RUN/uncertainty.json; a stopped PGD or AutoAttack goes on. With --on or --threshold all go into RUN/evaluations:
 
         lipscale evaluate RUN --attack none
 
         lipscale evaluate RUN --on new.csv --threshold 0.2
 
         lipscale evaluate RUN --attack autoattack --attack-samples 1000 --epsilon 0.5
+
+        lipscale evaluate RUN --attack uncertainty
     """
     from lipscale.attacks import require_autoattack
-    from lipscale.certificates.robustness import Attack
-    from lipscale.cli.show import print_classes, print_metrics, print_robustness
+    from lipscale.cli.show import print_classes, print_metrics, print_table
+    from lipscale.report.uncertainty import worst_case_table
     from lipscale.runs import evaluate_run, evaluation_file, load
     from lipscale.runs.folder import strict_json
 
-    attack, epsilons = attack.lower(), epsilons_of(epsilon) if epsilon is not None else None
-    _require_attack(attack, epsilons)
+    epsilons = epsilons_of(epsilon) if epsilon is not None else None
+    attacks = _attacks_of(attack.lower(), epsilons)
     loaded = load(run, device=device)
     unit = loaded.preprocessing.unit
-    if attack == "autoattack":
+    if "autoattack" in attacks:
         require_autoattack(loaded.preprocessing.input_shape)
     how: Any = {"on": on, "threshold": threshold_of(loaded, threshold, positive), "data_dir": data_dir}
     metrics = evaluate_run(loaded, **how, epsilons=epsilons)
     if not as_json:
         print_metrics(metrics, unit)
         print_classes(metrics)
-    robustness, kept = None, evaluation_file(loaded, on=on, threshold=how["threshold"])
-    if attack != "none":
-        chosen = Attack(attack, seed=seed)  # type: ignore[arg-type]
-        robustness = _attack(loaded, chosen, samples=attack_samples, epsilons=epsilons, **how)
-        if not as_json:
-            print_robustness(robustness, unit, certified=metrics.is_certified)
-    if not as_json and (kept or robustness):
-        typer.echo(f"\nKept in {kept}" if kept else f"\nSee it with: lipscale report {run}")
+        print_table(worst_case_table(metrics, unit))
+    kept = evaluation_file(loaded, on=on, threshold=how["threshold"])
+    found = _attack(loaded, attacks, seed=seed, show=not as_json, samples=attack_samples, epsilons=epsilons, **how)
     if as_json:
-        typer.echo(strict_json(asdict(metrics) | ({} if robustness is None else {"robustness": asdict(robustness)})))
+        typer.echo(strict_json(asdict(metrics) | found))
+    elif kept or found:
+        typer.echo(f"\nKept in {kept}" if kept else f"\nSee it with: lipscale report {run}")
 
 
-def _require_attack(attack: str, epsilons: tuple[float, ...] | None) -> None:
-    """Refuse what is no attack."""
-    if attack not in ("none", "pgd", "autoattack"):
-        raise UserError(f"--attack: expected none, pgd or autoattack, got {attack!r}")
-    if attack != "none" and epsilons and not any(epsilons):
+def _attacks_of(text: str, epsilons: tuple[float, ...] | None) -> list[str]:
+    """Attacks from a flag; those on uncertainty by their names, or all at once."""
+    from lipscale.attacks import UNCERTAINTY_ATTACKS
+
+    names = [name.strip() for name in text.split(",")]
+    known = ("none", *ON_ACCURACY, "uncertainty", *UNCERTAINTY_ATTACKS)
+    if unknown := [name for name in names if name not in known]:
+        raise UserError(f"--attack: expected {', '.join(known[:-1])} or {known[-1]}, got {unknown[0]!r}")
+    attacks = list(UNCERTAINTY_ATTACKS) if "uncertainty" in names else [n for n in names if n in UNCERTAINTY_ATTACKS]
+    attacks = [name for name in names if name in ON_ACCURACY] + attacks
+    if attacks and epsilons and not any(epsilons):
         problem = "an attack needs a radius above 0; with --attack none only certificates are measured"
         raise UserError(f"--epsilon: {problem}")
+    return attacks
 
 
 def threshold_of(run: "Run", probability: float | None, positive: str | None) -> Any:
@@ -121,16 +135,32 @@ def threshold_of(run: "Run", probability: float | None, positive: str | None) ->
     return found
 
 
-def _attack(run: "Run", attack: "Attack", **how: Any) -> "Robustness":
-    """Attack a run behind a progress display."""
+def _attack(run: "Run", attacks: list[str], *, seed: int, show: bool, **how: Any) -> dict[str, Any]:
+    """Attack a run behind a progress display: accuracy first, then uncertainty; what was found, for JSON."""
+    from lipscale.certificates import Attack
     from lipscale.cli.progress import AttackProgress
-    from lipscale.runs import attack_run
+    from lipscale.cli.show import print_robustness, print_table
+    from lipscale.report.uncertainty import attacks_table
+    from lipscale.runs import attack_run, attack_run_uncertainty
 
+    found: dict[str, Any] = {}
+    unit = run.preprocessing.unit
     try:
-        with AttackProgress() as progress:
-            return attack_run(run, attack, on_progress=progress, **how)
+        for name in (name for name in attacks if name in ON_ACCURACY):
+            with AttackProgress() as progress:
+                robustness = attack_run(run, Attack(name, seed=seed), on_progress=progress, **how)  # type: ignore[arg-type]
+            found["robustness"] = asdict(robustness)
+            if show:
+                print_robustness(robustness, unit, certified=run.metrics.is_certified)
+        if names := [name for name in attacks if name not in ON_ACCURACY]:
+            with AttackProgress() as progress:
+                uncertainty = attack_run_uncertainty(run, names, seed=seed, on_progress=progress, **how)
+            found["uncertainty"] = asdict(uncertainty)
+            if show:
+                print_table(attacks_table(uncertainty, unit))
     except KeyboardInterrupt:
         raise Stopped("Stopped. The same command goes on where it was.", 130) from None
+    return found
 
 
 def epsilons_of(text: str) -> tuple[float, ...]:

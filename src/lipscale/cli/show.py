@@ -10,6 +10,7 @@ from lipscale.cli.wording import as_commands, printable
 from lipscale.metrics import class_advice
 from lipscale.report.classes import class_rows
 from lipscale.report.tables import cells
+from lipscale.report.uncertainty import TextTable
 from lipscale.report.verdict import ATTACK_NAMES, verdict
 from lipscale.runs.evaluation import Metrics
 from lipscale.runs.headline import first_numbers, headline
@@ -48,6 +49,13 @@ def print_classes(metrics: Metrics) -> None:
     Console().print(table)
 
 
+def print_table(found: TextTable | None) -> None:
+    """A table with its title above and its remark below, if there is one."""
+    if found is not None:
+        Console().print(f"\n{found.title}:", highlight=False, markup=False)
+        print_texts([found.head, *found.rows], found.note)
+
+
 def print_first_sight(metrics: Metrics, *, weighted: bool) -> None:
     """The verdict in a line, the numbers that people come for, and what to do about classes that are missed."""
     console, (text, tone) = Console(), headline(metrics)
@@ -73,7 +81,8 @@ def print_texts(rows: Sequence[Sequence[str]], note: str) -> None:
     for row in body:
         table.add_row(*map(printable, row))
     Console().print(table)
-    Console().print(f"\n{note}", highlight=False, markup=False)
+    if note:
+        Console().print(f"\n{note}", highlight=False, markup=False)
 
 
 def print_robustness(result: Robustness, unit: str, *, certified: bool = True) -> None:

@@ -4,6 +4,7 @@
     ece, esce, maximum_ce                           over bins of equal width
     adaptive_ece, classwise_ece, smooth_ece         over bins of equal mass, class by class, without bins
     ece_floor, ece_limit                            what a calibrated model would show
+    aurc, selective_risk                            errors among the surest answers
     score_classes                                   confusion, recall, precision, AUC, calibration of each class
     calibration_error                               how far off, with limits, and whether that is within a tolerance
     measure                                         all of it, with intervals
@@ -28,6 +29,7 @@ from lipscale.metrics.classes import ClassScores, score_classes
 from lipscale.metrics.floor import Floor, ece_floor, ece_limit
 from lipscale.metrics.predictions import Predictions, accuracy, brier, nll
 from lipscale.metrics.ranking import OperatingPoints, operating_points
+from lipscale.metrics.selective import aurc, selective_risk
 from lipscale.metrics.smooth import smooth_ece
 from lipscale.metrics.summary import Intervals, Scores, measure
 from lipscale.metrics.tolerance import CalibrationError, calibration_error
@@ -46,6 +48,7 @@ __all__ = [
     "accuracy",
     "adaptive_ece",
     "as_good_as_its_set",
+    "aurc",
     "beside_the_majority",
     "brier",
     "brier_parts",
@@ -64,6 +67,7 @@ __all__ = [
     "operating_points",
     "reliability",
     "score_classes",
+    "selective_risk",
     "smooth_ece",
     "temperature_sentence",
 ]

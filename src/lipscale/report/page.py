@@ -16,6 +16,7 @@ from lipscale.report.classes import render_classes
 from lipscale.report.record import RunRecord, read_records
 from lipscale.report.standings import ranked_runs
 from lipscale.report.tables import shown_settings, side_by_side
+from lipscale.report.uncertainty import uncertainty_tables
 from lipscale.report.verdict import ATTACK_NAMES, verdict
 from lipscale.report.words import meaning
 from lipscale.runs.headline import first_numbers, headline
@@ -92,7 +93,7 @@ def render(runs: Sequence[RunRecord], drawn: "Sequence[Drawn]") -> str:
         css=Markup(css), js=Markup(js), runs=runs, verdict=verdict, settings=shown_settings, attacks=ATTACK_NAMES,
         headline=headline, tiles=first_numbers, meaning=meaning,
         standings=ranked_runs(runs) if several else [],
-        numbers=side_by_side(runs),
+        numbers=side_by_side(runs), uncertainty=uncertainty_tables,
         wide=wide,
         figures=sorted((f for f in drawn if f is not ranking), key=lambda figure: wide[figure.name]),  # wide ones last
         classes=render_classes(runs, ranking),

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lipscale import runs
 from lipscale._files import load_tensors
-from lipscale.certificates import certified_accuracy_curve
+from lipscale.certificates import UncertaintyUnderAttack, certified_accuracy_curve
 from lipscale.certificates.robustness import AttackName, Robustness
 from lipscale.data import Column, Preprocessing, Stored, read_dataset
 from lipscale.errors import UserError
@@ -112,6 +112,7 @@ class RunRecord:
     hardest: tuple[Sample, ...] = ()
     easiest: tuple[Sample, ...] = ()
     missing: tuple[str, ...] = ()  # sentences on what a report cannot show, and why
+    uncertainty: UncertaintyUnderAttack | None = None
 
     @property
     def phase_one(self) -> list[Epoch]:
@@ -154,7 +155,7 @@ def read_record(
     elif with_samples:
         inputs, columns = _inputs(settings, preprocessing, len(answers.labels), data_dir, missing)
         samples = worth_seeing(answers.logits, answers.labels, answers.radii, inputs, classes, columns)
-    found = (history, robustness, answers, *samples, tuple(missing))
+    found = (history, robustness, answers, *samples, tuple(missing), runs.stored_uncertainty(folder))
     return RunRecord(name, index, folder, settings, metrics, preprocessing.unit, *found)
 
 

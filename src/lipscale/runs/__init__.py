@@ -14,6 +14,7 @@ from lipscale.runs.run import (
     read_results,
 )
 from lipscale.runs.trainer import resume, train
+from lipscale.runs.uncertainty import attack_run_uncertainty, stored_uncertainty
 from lipscale.settings import Settings, replace
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Settings",
     "attack_run",
     "conformal_run",
+    "attack_run_uncertainty",
     "evaluate",
     "evaluate_run",
     "evaluation_file",
@@ -34,5 +36,6 @@ __all__ = [
     "read_results",
     "replace",
     "resume",
+    "stored_uncertainty",
     "train",
 ]

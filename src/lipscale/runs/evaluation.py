@@ -1,5 +1,6 @@
 """Network + data -> one result."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -7,11 +8,21 @@ from torch import Tensor, nn
 
 from lipscale.bounds import get_lipschitz, is_constrained
 from lipscale.calibration.temperature import measure_temperature, temperature_p_value
-from lipscale.certificates import Threshold, certified_accuracy, certified_within, decided, prove
+from lipscale.certificates import (
+    Threshold,
+    WorstCase,
+    certified_accuracy,
+    certified_within,
+    decided,
+    epsilon_names,
+    prove,
+    worst_case,
+)
+from lipscale.certificates.certificate import Certificate
 from lipscale.certificates.proof import AT_ONCE
 from lipscale.data import Samples, as_input
 from lipscale.data.dataset import stacked
-from lipscale.metrics import ClassScores, Scores, class_advice, measure, score_classes
+from lipscale.metrics import ClassScores, Scores, aurc, class_advice, measure, score_classes, selective_risk
 from lipscale.metrics.class_verdict import hollow
 from lipscale.metrics.intervals import Interval, share_interval
 from lipscale.metrics.tolerance import TOLERANCE
@@ -28,6 +39,9 @@ class HeldOutMetrics(ClassScores, Scores):
     lipschitz_bound: float  # proven; inf where nothing is
     certified_accuracy: dict[str, float]  # by epsilon
     test_size: int
+    aurc: float | None = None  # unknown to earlier versions, as are those below
+    selective_risk: float | None = None  # of the most confident 80 %
+    worst_case: dict[str, WorstCase] = field(default_factory=dict)  # by epsilon; none where nothing is proven
     threshold: float | None = None  # from which probability on `positive` was answered; none: the most probable class
     positive: str | None = None
 
@@ -82,8 +96,8 @@ def evaluate(
     """
     proof, labels = prove(net, samples.inputs.shape[1:]), samples.labels.long()
     certificates = (proof(as_input(chunk)) for chunk in samples.chunks(most=AT_ONCE, itemsize=8))
-    parts = ((certificate.logits, *decided(certificate, threshold)) for certificate in certificates)
-    logits, answers, radii = stacked(parts)
+    parts = ((found.logits, found.norms, *decided(found, threshold)) for found in certificates)
+    logits, norms, answers, radii = stacked(parts)
     right = answers == labels
     scores = measure(logits, labels, calibration_size=calibration_size, tolerance=tolerance)
     certified = certified_within(radii * right, epsilons)
@@ -101,10 +115,21 @@ def evaluate(
         lipschitz_bound=proof.bound,
         certified_accuracy=certified_accuracy(radii * right, epsilons),
         test_size=len(samples),
+        aurc=aurc(logits, labels),
+        selective_risk=selective_risk(logits, labels),
+        worst_case=_worst_cases(Certificate(proof.bound, proof.pairwise, logits, norms, proof.error), labels, epsilons),
         threshold=None if threshold is None else threshold.probability,
         positive=None if threshold is None else by_class.classes[threshold.positive],
     )
     return Evaluation(metrics, logits, labels, radii)
+
+
+def _worst_cases(certificate: Certificate, labels: Tensor, epsilons: Sequence[float]) -> dict[str, WorstCase]:
+    """The certified worst case at each epsilon, of the most probable classes; none where nothing is proven."""
+    if math.isinf(certificate.bound):
+        return {}
+    named = zip(epsilon_names(epsilons), epsilons, strict=True)
+    return {name: worst_case(certificate, labels, eps) for name, eps in named}
 
 
 def _with_accuracy(scores: Scores, accuracy: float, samples: int) -> Scores:

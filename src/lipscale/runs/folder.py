@@ -25,7 +25,7 @@ from lipscale.settings import Settings
 SETTINGS, DATA, HISTORY = "settings.yaml", "data.json", "history.jsonl"
 CHECKPOINT, MODEL, PREDICTIONS = "checkpoint.safetensors", "model.safetensors", "predictions.safetensors"
 METRICS, VERSIONS, ROBUSTNESS, ATTACKS = "metrics.json", "versions.json", "robustness.json", "attacks"
-EVALUATIONS = "evaluations"
+EVALUATIONS, UNCERTAINTY = "evaluations", "uncertainty.json"
 
 
 def new_folder(settings: Settings) -> Path:
