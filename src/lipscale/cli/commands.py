@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from lipscale.cli import conformal, data, experiments, export, outliers, predict, results, serve, training
+from lipscale.cli import calibrate, conformal, data, experiments, export, outliers, predict, results, serve, training
 from lipscale.cli.signals import Stopped, StopRequest, at_once
 from lipscale.cli.wording import as_commands
 from lipscale.errors import DivergedError, LostProcessError, UnsoundError, UserError
@@ -25,8 +25,8 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="The data sets that lipscale knows.", no_args_is_help=True)
 app.command()(training.with_settings_as_flags(training.train))
-measures = (results.evaluate, predict.predict, conformal.conformal, outliers.ood, results.audit, results.report)
-for command in (*measures, export.export, serve.serve):
+measures = (results.evaluate, predict.predict, calibrate.calibrate, conformal.conformal, outliers.ood)
+for command in (*measures, results.audit, results.report, export.export, serve.serve):
     app.command()(command)
 app.add_typer(data_app, name="data")
 data_app.command("list")(data.list_data)

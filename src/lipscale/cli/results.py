@@ -81,7 +81,7 @@ def evaluate(
     """
     from lipscale.attacks import require_autoattack
     from lipscale.cli.show import print_classes, print_metrics, print_table
-    from lipscale.report.uncertainty import worst_case_table
+    from lipscale.report.uncertainty import posthoc_table, worst_case_table
     from lipscale.runs import evaluate_run, evaluation_file, load
     from lipscale.runs.folder import strict_json
 
@@ -97,6 +97,7 @@ def evaluate(
         print_metrics(metrics, unit)
         print_classes(metrics)
         print_table(worst_case_table(metrics, unit))
+        print_table(posthoc_table(metrics.posthoc))
     kept = evaluation_file(loaded, on=on, threshold=how["threshold"])
     found = _attack(loaded, attacks, seed=seed, show=not as_json, samples=attack_samples, epsilons=epsilons, **how)
     if as_json:

@@ -1,9 +1,10 @@
-"""How far to trust uncertainty, as tables of text for the screen and the page: what is proven, what attacks did."""
+"""How far to trust uncertainty, as tables of text: what is proven, what attacks did, what a calibrator would change."""
 
 from typing import Any, NamedTuple
 
 from lipscale.certificates import UncertaintyUnderAttack
 from lipscale.report.record import RunRecord
+from lipscale.runs import Posthoc
 from lipscale.runs.evaluation import Metrics
 
 THRESHOLD = "0.9"  # on the confidence, of the selective accuracy that is shown
@@ -65,6 +66,25 @@ def attacks_table(found: UncertaintyUnderAttack, unit: str) -> TextTable:
     )
 
 
+def posthoc_table(found: Posthoc | None) -> TextTable | None:
+    """A row for each calibrator: what it would change, and what becomes of the radii."""
+    if found is None:
+        return None
+    epsilons = next(iter(found.rows.values())).certified_accuracy
+    kept = {"kept": "as they are", "own": "its own", "none": "none"}
+    rows = [
+        [
+            *(name, _shown(row.accuracy), _shown(row.nll), _shown(row.ece), _shown(row.ece_limit), kept[row.radii]),
+            *(_shown(row.certified_accuracy.get(eps)) for eps in epsilons),
+        ]
+        for name, row in found.rows.items()
+    ]
+    head = ["calibrator", "accuracy", "NLL", "ECE", "ECE limit", "radii", *(f"certified at {eps}" for eps in epsilons)]
+    on = "the test part in turns, four fifths for the other" if found.fitted_on == "test" else "the calibration part"
+    note = f"Each is fitted on {found.samples:,} samples ({on}). None is the network as it is."
+    return TextTable("What post-hoc calibration would change", head, rows, note)
+
+
 def _shown(value: float | None) -> str:
     return "none" if value is None else f"{value:.4f}"
 
@@ -72,4 +92,5 @@ def _shown(value: float | None) -> str:
 def uncertainty_tables(run: RunRecord) -> list[TextTable]:
     """All of them that a run has."""
     attacks = run.uncertainty and attacks_table(run.uncertainty, run.unit)
-    return [table for table in (worst_case_table(run.metrics, run.unit), attacks) if table]
+    tables = (worst_case_table(run.metrics, run.unit), attacks, posthoc_table(run.metrics.posthoc))
+    return [table for table in tables if table]

@@ -3,6 +3,8 @@
 from lipscale.runs.conformal import ConformalResult, conformal_run
 from lipscale.runs.evaluation import Metrics, evaluate
 from lipscale.runs.outliers import OutlierResult, outliers_run
+from lipscale.runs.posthoc import Posthoc
+from lipscale.runs.recalibration import recalibrate_run
 from lipscale.runs.run import (
     Run,
     attack_run,
@@ -21,11 +23,12 @@ __all__ = [
     "ConformalResult",
     "Metrics",
     "OutlierResult",
+    "Posthoc",
     "Run",
     "Settings",
     "attack_run",
-    "conformal_run",
     "attack_run_uncertainty",
+    "conformal_run",
     "evaluate",
     "evaluate_run",
     "evaluation_file",
@@ -34,6 +37,7 @@ __all__ = [
     "load",
     "outliers_run",
     "read_results",
+    "recalibrate_run",
     "replace",
     "resume",
     "stored_uncertainty",

@@ -19,13 +19,14 @@ from lipscale.certificates import (
     worst_case,
 )
 from lipscale.certificates.certificate import Certificate
-from lipscale.certificates.proof import AT_ONCE
+from lipscale.certificates.proof import AT_ONCE, Proof
 from lipscale.data import Samples, as_input
 from lipscale.data.dataset import stacked
 from lipscale.metrics import ClassScores, Scores, aurc, class_advice, measure, score_classes, selective_risk
 from lipscale.metrics.class_verdict import hollow
 from lipscale.metrics.intervals import Interval, share_interval
 from lipscale.metrics.tolerance import TOLERANCE
+from lipscale.runs.posthoc import FOLDS, MANY, SOME, Posthoc, logits_at_zero, try_calibrators
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +43,7 @@ class HeldOutMetrics(ClassScores, Scores):
     aurc: float | None = None  # unknown to earlier versions, as are those below
     selective_risk: float | None = None  # of the most confident 80 %
     worst_case: dict[str, WorstCase] = field(default_factory=dict)  # by epsilon; none where nothing is proven
+    posthoc: Posthoc | None = None  # what post-hoc calibration would change
     threshold: float | None = None  # from which probability on `positive` was answered; none: the most probable class
     positive: str | None = None
 
@@ -95,9 +97,8 @@ def evaluate(
     A threshold decides on the answers, and so on accuracy, classes and radii; calibration is that of the probabilities.
     """
     proof, labels = prove(net, samples.inputs.shape[1:]), samples.labels.long()
-    certificates = (proof(as_input(chunk)) for chunk in samples.chunks(most=AT_ONCE, itemsize=8))
-    parts = ((found.logits, found.norms, *decided(found, threshold)) for found in certificates)
-    logits, norms, answers, radii = stacked(parts)
+    certificate = certify_samples(proof, samples)
+    logits, (answers, radii) = certificate.logits, decided(certificate, threshold)
     right = answers == labels
     scores = measure(logits, labels, calibration_size=calibration_size, tolerance=tolerance)
     certified = certified_within(radii * right, epsilons)
@@ -117,11 +118,19 @@ def evaluate(
         test_size=len(samples),
         aurc=aurc(logits, labels),
         selective_risk=selective_risk(logits, labels),
-        worst_case=_worst_cases(Certificate(proof.bound, proof.pairwise, logits, norms, proof.error), labels, epsilons),
+        worst_case=_worst_cases(certificate, labels, epsilons),
+        posthoc=_posthoc(proof, certificate, samples, epsilons, tolerance),
         threshold=None if threshold is None else threshold.probability,
         positive=None if threshold is None else by_class.classes[threshold.positive],
     )
     return Evaluation(metrics, logits, labels, radii)
+
+
+def certify_samples(proof: Proof, samples: Samples) -> Certificate:
+    """The certificate of all samples, in memory or on disk."""
+    parts = (proof(as_input(chunk)) for chunk in samples.chunks(most=AT_ONCE, itemsize=8))
+    logits, norms = stacked((found.logits, found.norms) for found in parts)
+    return Certificate(proof.bound, proof.pairwise, logits, norms, proof.error)
 
 
 def _worst_cases(certificate: Certificate, labels: Tensor, epsilons: Sequence[float]) -> dict[str, WorstCase]:
@@ -130,6 +139,19 @@ def _worst_cases(certificate: Certificate, labels: Tensor, epsilons: Sequence[fl
         return {}
     named = zip(epsilon_names(epsilons), epsilons, strict=True)
     return {name: worst_case(certificate, labels, eps) for name, eps in named}
+
+
+def _posthoc(
+    proof: Proof, certificate: Certificate, samples: Samples, epsilons: Sequence[float], tolerance: float
+) -> Posthoc | None:
+    """What a temperature, and for sets that are not large a vector, would change; none for a handful of samples."""
+    if len(samples) < FOLDS:
+        return None
+    names = SOME if certificate.logits.numel() <= MANY else SOME[:-1]
+    zero = logits_at_zero(proof, samples.inputs.shape[1:])
+    return try_calibrators(
+        certificate, samples.labels.long(), names, at_zero=zero, epsilons=epsilons, tolerance=tolerance
+    )
 
 
 def _with_accuracy(scores: Scores, accuracy: float, samples: int) -> Scores:
