@@ -41,6 +41,16 @@ def test_what_is_measured_is_what_the_points_say(digits_net, digits):
     assert vars(found.attacked["ace"]) == pytest.approx(vars(expected), abs=1e-9)
 
 
+def test_no_attacked_sample_beats_its_certificate_in_five_thousand_attacks(digits_net, digits):
+    """An UnsoundError would end it; the attacks are real ones, which move every metric."""
+    epsilons = (0.05, 0.25)
+    found = attack_uncertainty(digits_net, digits.test, epsilons=epsilons, box=(0, 1), seed=1)
+    assert found.samples * len(epsilons) * len(UNCERTAINTY_ATTACKS) >= 5000
+    strong = found.at["0.25"].attacked
+    for name in METRICS:
+        assert max(getattr(row, name) for row in strong.values()) > getattr(found.clean, name)
+
+
 class Doubling(nn.Module):
     def forward(self, x):
         return 2 * x

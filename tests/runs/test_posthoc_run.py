@@ -99,7 +99,7 @@ def test_an_unconstrained_network_has_no_radii_to_lose(make):
 
 def test_the_command(run):
     shown = command("calibrate", run.folder).stdout
-    for word in ("What post-hoc calibration would change", "temperature", "as they are", "its own", "four fifths"):
+    for word in ("What post-hoc calibration would change", "temperature", "kept", "own", "four fifths"):
         assert word in shown
     found = json.loads(command("calibrate", run.folder, "--with", "all", "--json").stdout)
     assert list(found["rows"]) == list(CALIBRATORS)

@@ -70,18 +70,20 @@ def posthoc_table(found: Posthoc | None) -> TextTable | None:
     """A row for each calibrator: what it would change, and what becomes of the radii."""
     if found is None:
         return None
-    epsilons = next(iter(found.rows.values())).certified_accuracy
-    kept = {"kept": "as they are", "own": "its own", "none": "none"}
+    epsilons = list(next(iter(found.rows.values())).certified_accuracy)[:3]  # as many as a terminal has room for
     rows = [
         [
-            *(name, _shown(row.accuracy), _shown(row.nll), _shown(row.ece), _shown(row.ece_limit), kept[row.radii]),
+            *(name, _shown(row.accuracy), _shown(row.nll), _shown(row.ece), _shown(row.ece_limit), row.radii),
             *(_shown(row.certified_accuracy.get(eps)) for eps in epsilons),
         ]
         for name, row in found.rows.items()
     ]
-    head = ["calibrator", "accuracy", "NLL", "ECE", "ECE limit", "radii", *(f"certified at {eps}" for eps in epsilons)]
+    head = ["calibrator", "accuracy", "NLL", "ECE", "limit", "radii", *(f"CRA {eps}" for eps in epsilons)]
     on = "the test part in turns, four fifths for the other" if found.fitted_on == "test" else "the calibration part"
-    note = f"Each is fitted on {found.samples:,} samples ({on}). None is the network as it is."
+    note = (
+        f"Each is fitted on {found.samples:,} samples ({on}); none is the network as it is. Limit: of a calibrated "
+        "model's ECE. Radii are kept, or are the calibrator's own, or nothing is proven; CRA: certified accuracy."
+    )
     return TextTable("What post-hoc calibration would change", head, rows, note)
 
 
