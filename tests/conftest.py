@@ -17,7 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from browsing import browser  # noqa: F401 (a fixture)
-from lipscale import data, estimate_means, models, set_lipschitz
+from lipscale import data, estimate_means, models, register_rule, set_lipschitz
+from lipscale.bounds.walk import RULES
+from lipscale.layers import OrthoLinear
 from lipscale.training import Training
 from lipscale.training.batches import SampleBatches
 
@@ -60,6 +62,21 @@ def digits_net(digits) -> nn.Module:
         F.cross_entropy(net(digits.train.inputs), digits.train.labels).backward()
         optimizer.step()
     return net.eval()
+
+
+class Doubling(nn.Module):
+    """A module for a rule that lies about it."""
+
+    def forward(self, x):
+        return 2 * x
+
+
+@pytest.fixture
+def lying_net():
+    """A network on digits whose bound is a quarter of its constant."""
+    register_rule(Doubling, lambda module, bound: 0.5)
+    yield nn.Sequential(nn.Flatten(), Doubling(), OrthoLinear(64, 10)).eval()
+    del RULES[Doubling]
 
 
 def dense(operator, shape: tuple[int, ...]) -> Tensor:

@@ -6,14 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from lipscale import models, register_rule
+from lipscale import models
 from lipscale.attacks import UNCERTAINTY_ATTACKS
-from lipscale.bounds.walk import RULES
 from lipscale.certificates import attack_samples, attack_uncertainty, certify, prove, uncertainty
 from lipscale.certificates.uncertainty import Uncertainty
 from lipscale.data import Samples
 from lipscale.errors import UnsoundError, UserError
-from lipscale.layers import OrthoLinear
 
 METRICS = ("ece", "nll", "aurc", "selective_risk")
 
@@ -49,19 +47,6 @@ def test_no_attacked_sample_beats_its_certificate_in_five_thousand_attacks(digit
     strong = found.at["0.25"].attacked
     for name in METRICS:
         assert max(getattr(row, name) for row in strong.values()) > getattr(found.clean, name)
-
-
-class Doubling(nn.Module):
-    def forward(self, x):
-        return 2 * x
-
-
-@pytest.fixture
-def lying_net():
-    register_rule(Doubling, lambda module, bound: 0.5)
-    torch.manual_seed(0)
-    yield nn.Sequential(nn.Flatten(), Doubling(), OrthoLinear(64, 10)).eval()
-    del RULES[Doubling]
 
 
 @pytest.mark.parametrize("name", ["ace", "over", "under", "high-entropy", "loss"])
