@@ -309,7 +309,7 @@ def test_the_page_fits_phones_and_follows_dark_mode(browser, runs, tmp_path, wid
 def test_words_are_explained_within_the_page_where_one_hovers_or_taps(browser, runs, width):
     is_phone = width < 600
     size = {"width": width, "height": 800}
-    page, troubles = visit(browser, write_report([runs / "list"]), viewport=size, has_touch=is_phone)
+    page, troubles = visit(browser, write_report([runs / "list"]).as_uri(), viewport=size, has_touch=is_phone)
     words = [word for word in page.query_selector_all(".term") if word.is_visible()]
     assert len(words) >= 5
     for word in words:
