@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 from schedulefree import AdamWScheduleFree
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import lipscale
 from lipscale import UserError, models
+from lipscale.data import prepare, read_dataset
+from lipscale.runs import evaluate
+from lipscale.runs.assembly import assemble, resolve
 from trainings import end_at_once, torchrun
 
 lightning = pytest.importorskip("lightning", reason="needs the extra 'lightning'")
@@ -105,6 +108,39 @@ def test_it_is_the_plain_loop_and_validation_sees_the_new_constant(loaders, tmp_
     assert len({*constants}) > 1
     inputs = torch.randn(20, 4)
     assert torch.equal(module.eval()(inputs), net.eval()(inputs))
+
+
+class Drawn(IterableDataset):
+    """The batches that a run of the command line draws, epoch by epoch."""
+
+    def __init__(self, batches):
+        self.batches, self.number = batches, 0
+
+    def __iter__(self):
+        self.number += 1
+        return iter(self.batches.epoch("train", 1, self.number))
+
+
+def test_it_ends_where_the_command_line_does(tmp_path):
+    """The same data, seed and order: the same L to the bit, and the same metrics.
+
+    ScheduleFree's weights are rounded each time that they are switched, and Lightning switches them once more.
+    """
+    asked = {"data": "digits", "model": "mlp", "width": 16, "optimizer": "schedulefree", "learning_rate": 0.01}
+    settings = lipscale.Settings(**asked, epochs=EPOCHS, phase2_epochs=0, seed=3, device="cpu", out=tmp_path / "run")
+    run = lipscale.train(settings, progress=False)
+    dataset, preprocessing = prepare(read_dataset(settings))
+    settings = resolve(settings, dataset, preprocessing)
+    parts = assemble(settings, dataset, preprocessing)
+    rate = partial(AdamWScheduleFree, lr=0.01, weight_decay=settings.weight_decay, warmup_steps=0)
+    module = Module(rate)
+    module.net = parts.net
+    feedback = LipschitzFeedback(list(parts.calibration.in_order()), lipschitz=settings.lipschitz)
+    trainer_of(tmp_path, feedback).fit(module, DataLoader(Drawn(parts.train), batch_size=None))
+    assert lipscale.get_lipschitz(module.net) == lipscale.get_lipschitz(run.net)
+    found = evaluate(module.net.eval(), dataset.test, epsilons=settings.epsilons).metrics
+    for key in ("accuracy", "nll", "ece", "temperature", "certified_accuracy"):
+        assert getattr(found, key) == pytest.approx(getattr(run.metrics, key), rel=1e-7), key
 
 
 @pytest.mark.parametrize("how", [{"limit_val_batches": 0}, {"check_val_every_n_epoch": 3}, {"val_check_interval": 0.5}])
