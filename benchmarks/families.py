@@ -39,7 +39,6 @@ from lipscale.training.fitting import new_training
 EPSILONS = (36 / 255, 0.5)
 SLOPES_AT, PAIRS = 32, 500  # test samples around which steep slopes are searched for, and how many
 STEPS = 7  # training steps that are timed
-BEGIN, END = "<!-- families:begin -->", "<!-- families:end -->"
 OBJECTIVES = {
     "offset (xi = 0)": {},
     "offset, xi = 2": {"offset": 2.0},
@@ -181,10 +180,10 @@ def _one_table(what, title, rows):
     return [*lines, ""]
 
 
-def write_page(path, text):
-    """Put the table between its marks."""
-    page = path.read_text()
-    head, tail = page[: page.index(BEGIN) + len(BEGIN)], page[page.index(END) :]
+def write_page(path, text, mark):
+    """Put the tables between their marks."""
+    page, begin, end = path.read_text(), f"<!-- {mark}:begin -->", f"<!-- {mark}:end -->"
+    head, tail = page[: page.index(begin) + len(begin)], page[page.index(end) :]
     path.write_text(f"{head}\n{text.rstrip()}\n{tail}")
 
 
@@ -224,7 +223,7 @@ def main():
             file.write(json.dumps(row) + "\n")
     print(table(rows))
     if arguments.page:
-        write_page(arguments.page, table(rows))
+        write_page(arguments.page, table(rows), "families")
 
 
 if __name__ == "__main__":
