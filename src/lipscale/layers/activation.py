@@ -24,7 +24,7 @@ class GroupSort2(nn.Module):
 
 
 class HalfAbs(nn.Module):
-    """The absolute value of the first half of the channels, (a, b) -> (|a|, b): 1-Lipschitz.
+    """The absolute value of the first half of the channels, ``(a, b) -> (|a|, b)``: 1-Lipschitz.
 
     In coordinates turned by 45 degrees, (b - a, b + a) / sqrt(2), this is GroupSort2: orthogonal layers before and
     behind it absorb the turn. It touches half of the values, in one pass, where a sort touches all.

@@ -70,12 +70,12 @@ def mean_square(gap: Tensor, count: Tensor) -> Tensor:
 
 
 def ece(logits: Tensor, labels: Tensor, bins: int = BINS, *, probabilities: bool = False) -> float:
-    """Expected calibration error, sum_m |B_m|/N |acc(B_m) - conf(B_m)| (Sec. 2.2)."""
+    """Expected calibration error, ``sum_m |B_m|/N |acc(B_m) - conf(B_m)|`` (Sec. 2.2)."""
     return equal_width(Predictions.of(logits, labels, probabilities=probabilities), bins).error(mean_absolute)
 
 
 def esce(logits: Tensor, labels: Tensor, bins: int = BINS, *, probabilities: bool = False) -> float:
-    """Expected signed calibration error, sum_m |B_m|/N (conf(B_m) - acc(B_m)): positive is over-confident.
+    """Expected signed calibration error, ``sum_m |B_m|/N (conf(B_m) - acc(B_m))``: positive is over-confident.
 
     Without the absolute value the sum telescopes to mean confidence minus accuracy, whatever the bins.
     """
@@ -83,7 +83,7 @@ def esce(logits: Tensor, labels: Tensor, bins: int = BINS, *, probabilities: boo
 
 
 def maximum_ce(logits: Tensor, labels: Tensor, bins: int = BINS, *, probabilities: bool = False) -> float:
-    """Maximum calibration error, max_m |acc(B_m) - conf(B_m)|: a bin with few samples can dominate it."""
+    """Maximum calibration error, ``max_m |acc(B_m) - conf(B_m)|``: a bin with few samples can dominate it."""
     return equal_width(Predictions.of(logits, labels, probabilities=probabilities), bins).error(largest)
 
 
@@ -105,7 +105,7 @@ class BrierParts(NamedTuple):
 
 
 def brier_parts(logits: Tensor, labels: Tensor, bins: int = BINS, *, probabilities: bool = False) -> BrierParts:
-    """What the Brier score owes to miscalibration, sum_c sum_m |B_cm|/N (conf - acc)^2, and the rest.
+    """What the Brier score owes to miscalibration, ``sum_c sum_m |B_cm|/N (conf - acc)^2``, and the rest.
 
     The refinement is what no recalibration of single classes' bins can take away.
     """
