@@ -38,7 +38,7 @@ def as_written(app: Any, what: str, name: str, found: Any, options: Any, lines: 
     if what == "module":
         starts = [i for i in range(1, len(lines)) if lines[i].startswith("    ") and not lines[i - 1].strip()]
         for i in reversed([i for i in starts if not lines[: i - 1] or not lines[i - 2].startswith("    ")]):
-            lines[i:i] = ["::", ""]
+            lines[i:i] = [".. code-block:: text", ""]
     elif what in ("property", "attribute") and lines:
         lines[0] = "" if lines[0].startswith("Alias for field number") else lines[0].replace(": ", " \N{EN DASH} ")
 

@@ -11,7 +11,7 @@ from lipscale.runs.headline import first_numbers, headline
 from lipscale.training.epoch import counted
 
 SIDE = 200  # of the diagram, in pixels
-TONES = {"good": "#00684c", "bad": "#b04300", "open": "#6b6d70"}
+TONES = {"good": "#0a8a66", "bad": "#d2570f", "open": "#7d7f83"}  # readable on light and on dark pages
 BAR, LINE = "#0072b2", "#8a8b8c"
 
 
