@@ -1,7 +1,10 @@
 """The documentation as a site: `bash scripts/docs`; every warning is an error, and the tutorials are executed."""
 
 import os
+import pkgutil
+import re
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the tutorials: their matrices are too small to share
@@ -33,16 +36,34 @@ autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 
 
+# classes of API.md have their place there, and none in the pages of their stages
+PUBLIC = re.findall(r"autoclass:: (\S+)", (Path(__file__).parent / "API.md").read_text(encoding="utf-8"))
+
+
 def as_written(app: Any, what: str, name: str, found: Any, options: Any, lines: list[str]) -> None:
-    """Show docstrings as they were meant: tables of a package literally, and no type where a property has a colon."""
+    """Show docstrings as they were meant: a package's tables literally, |x| as it stands, a property's colon, too."""
     if what == "module":
         starts = [i for i in range(1, len(lines)) if lines[i].startswith("    ") and not lines[i - 1].strip()]
         for i in reversed([i for i in starts if not lines[: i - 1] or not lines[i - 2].startswith("    ")]):
             lines[i:i] = [".. code-block:: text", ""]
-    elif what in ("property", "attribute") and lines:
+        return
+    for i, line in enumerate(lines):
+        if not line.lstrip().startswith((">>>", "...")):
+            outside = (
+                text if literal % 2 else text.replace("|", r"\|") for literal, text in enumerate(line.split("``"))
+            )
+            lines[i] = "``".join(outside)
+    if what in ("property", "attribute") and lines:
         lines[0] = "" if lines[0].startswith("Alias for field number") else lines[0].replace(": ", " \N{EN DASH} ")
+
+
+def only_once(app: Any, what: str, name: str, found: Any, skip: bool, options: Any) -> bool | None:
+    """Leave a class out of its stage's page where the public names have it."""
+    known = isinstance(found, type) and any(found is pkgutil.resolve_name(public) for public in PUBLIC)
+    return True if known and what == "module" else None
 
 
 def setup(app: Any) -> None:
     """Before napoleon, which reads docstrings at 500."""
     app.connect("autodoc-process-docstring", as_written, priority=400)
+    app.connect("autodoc-skip-member", only_once)
