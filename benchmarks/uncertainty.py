@@ -119,7 +119,9 @@ AS_THEY_ARE = {
     "epochs": lambda of: number(of, "epochs", 0),
 }
 UNDER_ATTACK = {
-    "accuracy: attacked / certified": lambda of: f"{percent(of, 'attacked_accuracy')} / {percent(of, 'cra')}",
+    "accuracy: attacked (those 200) / certified (all test images)": lambda of: (
+        f"{percent(of, 'attacked_accuracy')} / {percent(of, 'cra')}"
+    ),
     "ECE": lambda of: three(of, "ece", percent),
     "NLL": lambda of: three(of, "nll", number),
     "AURC": lambda of: three(of, "aurc", percent),
