@@ -8,7 +8,7 @@ import lipscale
 
 # as CONTRIBUTING.md and the package's docstring have it
 FLOW = [
-    *("errors", "_random", "_processes", "_files", "_stage", "_objectives", "settings"),
+    *("errors", "_random", "_log", "_processes", "_files", "_stage", "_objectives", "settings"),
     *("data", "layers", "bounds", "models"),
     *("losses", "metrics", "calibration", "attacks", "certificates"),
     *("training", "runs", "sklearn", "lightning", "report", "serve", "experiments", "cli"),

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from lipscale._log import errors_only
 from lipscale.cli.results import DataDir, Device, RunFolder
 from lipscale.cli.signals import Stopped
 from lipscale.errors import UserError
@@ -77,17 +78,15 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _serve(app: Any, listening: socket.socket) -> None:
     """Answer until Ctrl-C."""
-    import logging
-
     import uvicorn
 
-    logging.getLogger("lipscale").setLevel(logging.ERROR)  # what is odd about an input its answer says
     # no proxy's word for who asks: limits would be anyone's to choose
     config = uvicorn.Config(
         app, log_level="error", access_log=False, proxy_headers=False, server_header=False, ws="none",
         limit_concurrency=CONNECTIONS, timeout_keep_alive=5, timeout_graceful_shutdown=2,
     )  # fmt: skip
     try:
-        uvicorn.Server(config).run(sockets=[listening])
+        with errors_only():  # what is odd about an input its answer says
+            uvicorn.Server(config).run(sockets=[listening])
     except KeyboardInterrupt:  # how it is meant to end
         raise Stopped("Stopped.", 0) from None

@@ -1,6 +1,5 @@
 """Runs on the workers of an engine: they see the same folder, and each has its run until somebody else is given it."""
 
-import logging
 import platform
 import secrets
 import threading
@@ -14,6 +13,7 @@ from pathlib import Path
 import torch
 
 from lipscale._files import write_atomically
+from lipscale._log import errors_only
 from lipscale.errors import StoppedError, UserError
 from lipscale.experiments.making import LOCKS, attempt
 from lipscale.experiments.plan import Planned
@@ -80,13 +80,8 @@ def _attempt(run: Planned, folder: Path, data_dir: Path | None, plan: Path, core
         except UserError as error:
             return str(error)
         torch.set_num_threads(cores)
-        log = logging.getLogger("lipscale")
-        level = log.level
-        log.setLevel(logging.ERROR)  # the worker's process may be somebody else's: only for as long as the run takes
-        try:
+        with errors_only():
             return attempt(run, folder, data_dir, Lease(plan, folder / LOCKS / f"{run.name}.owner"), wait=HANDOVER)
-        finally:
-            log.setLevel(level)
 
 
 class Lease:

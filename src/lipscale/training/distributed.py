@@ -1,9 +1,8 @@
 """One training on many processes: how they come together, and what must be the same in all of them."""
 
-import logging
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 
 import torch
@@ -12,6 +11,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lipscale import _processes as processes
+from lipscale._log import errors_only
 from lipscale.errors import UserError
 from lipscale.settings import TrainingSettings
 from lipscale.training.algorithm import Training
@@ -33,14 +33,10 @@ def together() -> Iterator[None]:
     if kind == "cuda" and local < torch.cuda.device_count():
         torch.cuda.set_device(local)  # what `cuda` means from now on
     dist.init_process_group("cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo", timeout=SILENCE[kind])
-    log = logging.getLogger("lipscale")
-    level = log.level
-    if not processes.is_first():  # all of them would say the same
-        log.setLevel(logging.ERROR)
     try:
-        yield
+        with nullcontext() if processes.is_first() else errors_only():  # all of them would say the same
+            yield
     finally:
-        log.setLevel(level)
         dist.destroy_process_group()
 
 
