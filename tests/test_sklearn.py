@@ -79,8 +79,12 @@ def test_class_weights_are_odds(fitted, cancer):
     weighted = clone(fitted).set_params(class_weight={0: 3.0, 1: 0.5}).fit(X, y)
     odds, before = (np.subtract(*np.log(model.predict_proba(tested)).T) for model in (weighted, fitted))
     assert odds - before == pytest.approx(np.log(6), abs=1e-4)
-    with pytest.raises(ValueError, match="positive weight"):
-        clone(fitted).set_params(class_weight={0: 0.0, 1: 1.0}).fit(X, y)
+    for weight in (0.0, np.nan, np.inf):
+        with pytest.raises(ValueError, match="positive, finite weight"):
+            clone(fitted).set_params(class_weight={0: weight, 1: 1.0}).fit(X, y)
+    for epsilon in (-1.0, np.nan, np.inf):
+        with pytest.raises(ValueError, match=rf"expected epsilon >= 0, got {epsilon}"):
+            fitted.predict_interval(tested, epsilon)
 
 
 def test_categories_gaps_and_names():
@@ -103,6 +107,9 @@ def test_a_class_of_one_sample_leaves_nothing_to_calibrate_with():
         model = LipschitzClassifier(epochs=2).fit(X[49:100], y[49:100])
     assert not model.calibrated_
     assert model.lipschitz_ == 1.0
+    with pytest.warns(UserWarning, match="4 samples, or a class of one sample, leave none"):  # fewer than take turns
+        few = LipschitzClassifier(epochs=2).fit(X[48:52], y[48:52])
+    assert not few.calibrated_
 
 
 def test_it_joins_pipelines_searches_and_pickles(fitted, cancer):

@@ -1,5 +1,6 @@
 """A calibrated, certified classifier for scikit-learn's pipelines."""
 
+import math
 import warnings
 from dataclasses import replace
 from typing import Any, Self, cast
@@ -24,6 +25,7 @@ from lipscale.layers import OrthoLinear
 from lipscale.runs.assembly import assemble, resolve
 from lipscale.settings import DataSettings, Settings, TrainingSettings
 from lipscale.training import fit
+from lipscale.training.defaults import LARGEST_SHARE
 
 
 class LipschitzClassifier(ClassifierMixin, BaseEstimator):
@@ -91,21 +93,24 @@ class LipschitzClassifier(ClassifierMixin, BaseEstimator):
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"there is nothing to tell apart: y has one class, {self.classes_[0]!r}")
+        weights = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
+        if not ((weights > 0) & np.isfinite(weights)).all():
+            raise ValueError(f"expected a positive, finite weight for every class, got {weights.tolist()}")
         samples = Samples(raw, torch.from_numpy(labels).long())
         names, untested = tuple(map(str, range(len(self.classes_)))), samples.cut(1)[0]
         dataset = Dataset("X", samples, untested, names, columns=columns)
         preprocessing = None if self.standardize else _unscaled(prepare(dataset)[1])
         dataset, self.preprocessing_ = prepare(dataset, preprocessing)
-        self.calibrated_ = int(np.bincount(labels).min()) > 1
+        self.calibrated_ = int(np.bincount(labels).min()) > 1 and len(labels) >= 1 / LARGEST_SHARE
         if not self.calibrated_:
-            problem = "a class has one sample, so none is left to calibrate with"
+            problem = f"{len(labels)} samples, or a class of one sample, leave none to calibrate with"
             warnings.warn(f"{problem}: nothing is claimed of the probabilities", UserWarning, stacklevel=2)
         settings = resolve(self._settings(), dataset, self.preprocessing_)
         parts = assemble(settings, dataset, self.preprocessing_)
         values = settings.model_dump(include=set(TrainingSettings.model_fields))
         found = fit(parts.net, parts.train, parts.calibration, progress=False, **values)
         self.n_iter_, self.lipschitz_ = len(found.history), found.lipschitz
-        _weigh(found.net, compute_class_weight(self.class_weight, classes=self.classes_, y=y))
+        _weigh(found.net, weights)
         self.proof_ = prove(found.net, self.preprocessing_.input_shape)
         return self
 
@@ -130,6 +135,8 @@ class LipschitzClassifier(ClassifierMixin, BaseEstimator):
 
     def predict_interval(self, X: Any, epsilon: float) -> np.ndarray:
         """Between what, (N, 2), the answer's probability stays for every change up to epsilon, in the units of X."""
+        if not 0 <= epsilon < math.inf:
+            raise ValueError(f"expected epsilon >= 0, got {epsilon}")
         ready = self._ready(X)
         moved = ready_epsilon(epsilon, ready, self.preprocessing_)
         return torch.stack(self.proof_(ready).confidence(moved), 1).numpy()
@@ -183,8 +190,6 @@ def _weigh(net: nn.Module, weights: np.ndarray) -> None:
     """z_k <- z_k + log w_k: the probabilities where a sample of class k counts as w_k of them. No difference of logits
     changes its slope, so every bound stays.
     """
-    if not (weights > 0).all():
-        raise ValueError(f"expected a positive weight for every class, got {weights.tolist()}")
     head = cast(OrthoLinear, net.get_submodule("head"))
     assert head.bias is not None
     with torch.no_grad():

@@ -215,6 +215,29 @@ def overwritten_view(m, x):
     return y
 
 
+def written_to_a_part(m, x):
+    parts = m.f(x).chunk(2, 1)
+    parts[0].mul_(30.0)
+    return parts[0]
+
+
+def with_other_weights(m, x):
+    m.f.weight.data.mul_(8.0)
+    y = m.f(x)
+    m.f.weight.data.div_(8.0)
+    return y
+
+
+def with_a_slow_state(m, x):
+    m.c.mul_(1 + 1.2e-7)
+    return m.c * x
+
+
+def turned_with_neighbours(m, x):
+    """As it is for batches of up to three; four samples change places, two by two."""
+    return x.view(-1, (x.shape[0] // 4 + 1) * 8).flip(1).view(x.shape[0], 8)
+
+
 def in_half(m, x):
     with torch.autocast("cpu", torch.bfloat16):
         return m.f(x).float()
@@ -275,6 +298,16 @@ REFUSED = {
         lambda m, x: x.reshape((x.shape[0] ** 2 - 3 * x.shape[0] + 3, -1)),
         "size of its input",
     ),
+    "samples that change places in larger batches": (turned_with_neighbours, "size of its input"),
+    "the same by a size of a size": (
+        lambda m, x: x.view(-1, (x.shape.__add__((1,))[0] // 4 + 1) * 8).flip(1).view(-1, 8),
+        "size of its input",
+    ),
+    "a cut that moves with the number of samples": (
+        lambda m, x: x.split([x.size(0) // 4 + 2, 6 - x.size(0) // 4], 1)[0],
+        "size of its input",
+    ),
+    "parts of the number of samples": (lambda m, x: x.chunk(x.shape[0], 1)[0] * 2, "size of its input"),
     "not a number": (lambda m, x: x * float("nan"), "no finite bound|does not compute twice"),
     "bits": (lambda m, x: x.view(torch.int32).view(torch.float32), "bits"),
     "a lower precision": (lambda m, x: x.half().float(), "half has no Lipschitz rule"),
@@ -284,6 +317,16 @@ REFUSED = {
     "chance of the size": (lambda m, x: x + torch.randn_like(x), "no Lipschitz rule"),
     "overwritten for another": (overwritten, "overwritten in place"),
     "a view overwritten": (overwritten_view, "may mix|overwritten in place"),
+    "a part overwritten": (written_to_a_part, "overwritten in place"),
+    "weights that are put back": (with_other_weights, "changes the weights or buffers of Linear"),
+    "a state that moves by a unit in the last place": (with_a_slow_state, "changes the weights or buffers of Own"),
+    "a question of kind that torch passes on": (
+        lambda m, x: torch.where(x > 1e4, 100 * x, x) if torch.is_tensor(x) else x,
+        "torch.fx cannot follow it",
+    ),
+    "settings that only torch's insides have": (lambda m, x: torch._C._nn.elu(x, 1.0, 50.0), "for such arguments"),
+    "an empty range": (lambda m, x: x.clamp(0, 0), "for such arguments"),
+    "parts added to parts": (lambda m, x: (x.chunk(2, 1) + x.chunk(2, 1))[0], "makes a tuple"),
     "a skip overwritten by a module": (lambda m, x: m.r(m.f(x)) + m.f(x), None),
     "a skip that was overwritten": (lambda m, x: (lambda y: m.r(y) + y)(m.f(x)), "overwritten in place"),
     "two outputs": (lambda m, x: (x, m.f(x)), "expected one output|no single tensor"),
@@ -311,6 +354,22 @@ def test_what_cannot_be_followed_is_refused_with_the_reason(name):
 def test_states_and_swallowed_decisions_are_refused(make):
     with pytest.raises(UserError, match=f"no Lipschitz rule for {make.__name__}"):
         lipschitz_bound(make().eval(), ROW)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_constants_count_as_they_were_when_they_were_used(dtype):
+    """Whatever is written to them afterwards."""
+
+    def emptied(m, x):
+        w, s = m.w * 1, m.s * 1
+        y = F.linear(x, w) * s
+        w.zero_()
+        s.zero_()
+        return y
+
+    weight = nn.Parameter(torch.diag(torch.arange(8.0)))
+    net = Own(emptied, w=weight, s=nn.Parameter(torch.tensor(3.0))).to(dtype).eval()
+    assert lipschitz_bound(net, ROW) == pytest.approx(21.0)
 
 
 def test_a_state_that_is_a_tensor():

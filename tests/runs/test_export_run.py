@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 
 import lipscale
 from lipscale import UserError
+from lipscale.data.encode import encode
 from lipscale.runs import first_test_samples
 from lipscale.runs.export import export_run
 
@@ -82,6 +83,7 @@ def unit(direction):
     return direction / direction.flatten(1).norm(dim=1).clamp_min(1e-12).view(-1, 1, 1, 1)
 
 
+@pytest.mark.filterwarnings("error:Converting a tensor")
 def test_torch_export_and_plain_weights(trained, tmp_path):
     run, inputs = trained
     export_run(run, tmp_path / "model.pt2", kind="torch", inputs=inputs)
@@ -107,6 +109,38 @@ def test_a_table_of_numbers_is_standardised_in_the_file(tmp_path):
     export_run(run, tmp_path / "table.onnx", kind="onnx", inputs=first_test_samples(run, 60)[0])
     _, answers = in_onnxruntime(tmp_path / "table.onnx")
     assert np.allclose(answers(values)[1].numpy(), run.predict_proba(values), atol=1e-4)
+    # raw rows are told to more digits than float32 has: it is not they that the runtime rounds
+    radii, proven = answers(values)[2].numpy(), of_rows(run, values).radius().numpy()
+    assert (radii <= proven).all()
+    assert (radii >= 0.99 * proven - 1e-3).all()
+
+
+def of_rows(run, values):
+    return lipscale.certify(run.net, encode(torch.from_numpy(values), run.preprocessing))
+
+
+def test_far_rows_have_the_rounding_of_their_own_size(tmp_path):
+    """A million deviations out float32 is off by far more than on any row that was tried, and then it overflows."""
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(300, 2))
+    np.savez(tmp_path / "table.npz", x=values, y=(values.sum(1) > 0).astype(int))
+    settings = lipscale.Settings(data=str(tmp_path / "table.npz"), epochs=4, out=tmp_path / "run", device="cpu")
+    run = lipscale.train(settings, progress=False)
+    export_run(run, tmp_path / "table.onnx", kind="onnx", inputs=first_test_samples(run, 60)[0])
+    _, answers = in_onnxruntime(tmp_path / "table.onnx")
+    ends = 1e6 * np.array([[1.0, -2.0], [2.0, -1.0]])
+    for _ in range(50):  # to the border between the classes
+        middle = ends.mean(0, keepdims=True)
+        ends[int(of_rows(run, middle).logits.argmax())] = middle
+    far = ends[0] + 0.1 * rng.normal(size=(2000, 2))
+    logits, _, radii = answers(far)
+    proven = of_rows(run, far)
+    wrong = logits.argmax(1) != proven.logits.argmax(1)
+    assert wrong.any()  # in float32
+    assert (radii <= proven.radius()).all()
+    for size in (1e30, 1e37, 1e39):
+        logits, _, radii = answers(size * np.ones((1, 2)))
+        assert radii.isfinite().all()
 
 
 def test_what_cannot_be_exported_is_named(trained, tmp_path):

@@ -11,7 +11,17 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, fx, nn
 
-from lipscale.bounds.operations import OPERATIONS, REARRANGEMENTS, Elementwise, Kind, Step, refuse
+from lipscale.bounds.operations import (
+    OPERATIONS,
+    REARRANGEMENTS,
+    RESHAPES,
+    SPLITS,
+    Elementwise,
+    Kind,
+    Step,
+    nodes_in,
+    refuse,
+)
 from lipscale.errors import UserError
 from lipscale.layers import batch_means
 
@@ -57,8 +67,9 @@ class _Value(fx.Proxy):
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        # isinstance comes here; torch's own files ask for other reasons
-        if not sys._getframe(1).f_code.co_filename.startswith(TORCH):
+        # isinstance comes here; torch's own files ask for other reasons, but for the one function that passes it on
+        asking = sys._getframe(1).f_code
+        if asking is torch.is_tensor.__code__ or not asking.co_filename.startswith(TORCH):
             self.tracer.asked = True  # type: ignore[attr-defined]
         return _Value
 
@@ -150,18 +161,22 @@ def follow(
     like = next((t for t in [*module.parameters(), *module.buffers()] if t.is_floating_point()), torch.zeros(()))
     random = torch.Generator().manual_seed(0)
     graph: Graph | None = None
+    weights = _Weights(module)
     with torch.inference_mode(False), torch.no_grad(), batch_means(module):  # versions are counted outside of it only
         for shape in shapes:
             for batch in BATCHES:
                 x = (torch.randn(batch, *shape, generator=random) * 100 / batch**4).to(like)  # large and small
-                run = _Run(traced, batch, graph)
+                run = _Run(traced, batch, graph, weights)
                 try:
                     answers = run.run(x.clone()), module(x.clone()), module(x.clone())
-                except RuntimeError as error:
+                except UserError:
+                    raise
+                except Exception as error:  # of a user's code
                     raise UserError(f"it fails on a batch of {batch} ({_brief(error)})") from error
                 graph = run.taken()
                 if not all(_equal(answer, answers[0]) for answer in answers[1:]):
                     raise UserError("it does not compute twice what torch.fx has seen it compute once")
+                weights.require_unchanged(module)
                 for made, found in run.shapes.items():
                     seen.setdefault(made, set()).add(found)
     assert graph is not None
@@ -176,16 +191,38 @@ def _equal(a: Any, b: Any) -> bool:
     return math.isfinite(size) and torch.allclose(a, b, rtol=tolerance, atol=tolerance * size)
 
 
+class _Weights:
+    """A module's weights as rules read them: whoever computes with others, and puts these back, has no bound."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.known = {t: t.detach().clone() for t in _numbers(module)}
+
+    def require_unchanged(self, part: nn.Module) -> None:
+        """Refuse a part whose weights are others by now; versions would not tell, since `.data` has its own."""
+        if not all(t not in self.known or torch.equal(t, self.known[t]) for t in _numbers(part)):
+            raise UserError(f"it changes the weights or buffers of {type(part).__name__} while it computes: no bound")
+
+
+def _numbers(module: nn.Module) -> list[Tensor]:
+    return [t for t in [*module.parameters(), *module.buffers()] if t.is_floating_point()]
+
+
+def _version(held: Any) -> Any:
+    """How often a tensor, or each part of one, was written to."""
+    return tuple(map(_version, held)) if isinstance(held, tuple) else getattr(held, "_version", None)
+
+
 class _Run(fx.Interpreter):
     """Runs a graph, takes down its steps and refuses those that mix samples, broadcast or read what was overwritten."""
 
-    def __init__(self, traced: fx.GraphModule, batch: int, known: Graph | None) -> None:
+    def __init__(self, traced: fx.GraphModule, batch: int, known: Graph | None, weights: _Weights) -> None:
         super().__init__(traced)
         self.extra_traceback = False  # errors are told in a line
-        self.batch = batch
+        self.batch, self.weights = batch, weights
         self.known = {} if known is None else {step.node: step for step in known.steps}
         self.kinds: dict[fx.Node, str] = {}
-        self.versions: dict[fx.Node, int] = {}
+        self.versions: dict[fx.Node, Any] = {}
+        self.counts: dict[fx.Node, bool] = {}  # sizes that depend on the number of samples: whether they begin with it
         self.steps: list[Step] = []
         self.shapes: dict[nn.Module, tuple[Shape, Shape]] = {}
 
@@ -200,8 +237,7 @@ class _Run(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         """One operation."""
         for node in n.all_input_nodes:
-            held = self.env[node]
-            if isinstance(held, Tensor) and held._version != self.versions[node]:
+            if _version(self.env[node]) != self.versions[node]:
                 refuse(n, f"reads {node.name}, which was overwritten in place since: no bound")
         inputs = {node: self.env[node] for node in n.all_input_nodes}
         kept = {node: tuple(held.shape) for node, held in inputs.items() if isinstance(held, Tensor)}
@@ -212,29 +248,47 @@ class _Run(fx.Interpreter):
             args, kwargs = fx.map_arg((n.args, n.kwargs), lambda node: constants.get(node, node))
             step = self.known.get(n) or self._step(n, args, kwargs)
             self.steps.append(step)
+        if n.op == "call_module":
+            self.weights.require_unchanged(self.fetch_attr(str(n.target)))
+        if kind == "size":
+            self._note_count(n, inputs)
         result = super().run_node(n)
-        if isinstance(result, Tensor):
-            self.versions[n] = result._version
+        self.versions[n] = _version(result)
         if kind == "value" and n.op not in ("placeholder", "output"):
             self._check(step, [kept.get(node) for node in step.sources], result)
         return result
 
     def _step(self, n: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step:
-        for node in n.all_input_nodes:
-            # a reshape must begin with the number of samples itself, whatever it makes of other sizes
-            is_first = node in (n.args[1:2] or [None]) or (
-                isinstance(n.args[-1], list | tuple) and node in n.args[-1][:1]
-            )
-            if self.kinds[node] == "size" and (n.target not in REARRANGEMENTS or (is_first and not _is_count(node))):
-                refuse(n, "counts with the size of its input: no bound")
+        sizes: Any = n.args[1] if len(n.args) == 2 and isinstance(n.args[1], list | tuple) else n.args[1:]
+        # a reshape may begin with the number of samples itself; nothing else may depend on it
+        begins = n.target in RESHAPES and bool(sizes) and self.counts.get(sizes[0], False)
+        counted = self.counts.keys() & nodes_in((sizes[1:] if begins else sizes, n.kwargs))
+        if counted or (n.target not in REARRANGEMENTS and any(self.kinds[k] == "size" for k in n.all_input_nodes)):
+            refuse(n, "counts with the size of its input: no bound")
         if n.op == "call_module":
             return applied(n, self.fetch_attr(str(n.target)))
         return step_of(n, args, kwargs)
 
+    def _note_count(self, n: fx.Node, inputs: Mapping[fx.Node, Any]) -> None:
+        """Whether a size depends on the number of samples, and whether it is this number or begins with it."""
+        source: Any = n.args[0] if n.args else None
+        held: Any = inputs.get(source) if isinstance(source, fx.Node) else None
+        index: Any = n.args[1] if len(n.args) > 1 else None
+        if isinstance(held, Tensor):  # its shape or a part of it, its dimensions, or how many numbers it holds
+            at: tuple[Any, ...] = () if n.target is getattr else (*n.args[1:], *n.kwargs.values())
+            name = index if n.target is getattr else n.target
+            if name in ("shape", "size", "numel") and not (at and isinstance(at[0], int) and at[0] % held.ndim):
+                self.counts[n] = name != "numel"
+        elif self.counts.keys() & inputs:
+            picks = n.target is operator.getitem and isinstance(held, tuple) and isinstance(index, int)
+            is_whole = picks and self.counts.get(source, False)
+            if not (is_whole and index % len(held)):
+                self.counts[n] = is_whole
+
     def _check(self, step: Step, before: list[Shape | None], result: Any) -> None:
         """Every sample keeps its place, and nothing is copied by broadcasting."""
         n = step.node
-        for part in result if isinstance(result, tuple) else (result,):
+        for part in result if isinstance(result, tuple) and n.target in SPLITS else (result,):
             if not isinstance(part, Tensor) or part.shape[:1] != (self.batch,) or not part.is_floating_point():
                 refuse(n, f"makes {_told(part)} of {self.batch} samples, which it may mix: no bound")
         if step.kind is Kind.APPLY and isinstance(result, Tensor) and before[0] is not None:
@@ -259,15 +313,6 @@ def kind_of(n: fx.Node, kinds: Mapping[fx.Node, str]) -> str:
     return "size" if found & {"value", "size"} else "constant"
 
 
-def _is_count(n: fx.Node) -> bool:
-    """Whether it is the number of samples, or a whole shape, which begins with it."""
-    if n.target == "size" and len(n.args) == 2:
-        return bool(n.args[1] == 0)
-    shape = n.args[0] if n.target is operator.getitem else n
-    whole = isinstance(shape, fx.Node) and shape.target in (getattr, "size")
-    return whole and (shape is n or bool(n.args[1] == 0))
-
-
 def _told(part: Any) -> str:
     is_tensor = isinstance(part, Tensor)
     return f"a tensor of {part.dtype} and shape {tuple(part.shape)}" if is_tensor else f"a {type(part).__name__}"
@@ -287,5 +332,7 @@ def step_of(n: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step:
         refuse(n, "has no Lipschitz rule")
     try:
         return make(n, *args, **kwargs)
-    except TypeError:
+    except UserError:
+        raise
+    except (TypeError, ValueError, LookupError, AssertionError):
         refuse(n, f"has no Lipschitz rule for such arguments {tuple(map(str, n.args[1:]))}")

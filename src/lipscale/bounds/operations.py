@@ -40,7 +40,7 @@ class Elementwise(nn.Module):
 
     def __init__(self, factor: Any = 1.0, shift: Any = 0.0) -> None:
         super().__init__()
-        self.factor, self.shift = (torch.as_tensor(c).detach().double() for c in (factor, shift))
+        self.factor, self.shift = (torch.as_tensor(c).detach().double().clone() for c in (factor, shift))
 
     def bound(self) -> float:
         """The largest factor; a number that float32 rounds up counts as rounded."""
@@ -70,17 +70,18 @@ def _part(module: Callable[..., nn.Module]) -> Make:
 
     def make(node: fx.Node, value: Any = None, *args: Any, **kwargs: Any) -> Step:
         value = kwargs.pop("input", value)
-        if not isinstance(value, fx.Node) or _has_nodes((args, kwargs)):
+        if not isinstance(value, fx.Node) or nodes_in((args, kwargs)):
             refuse(node, "takes values where it should have settings: no rule")
         return Step(node, Kind.APPLY, (value,), module(*args, **kwargs).eval())
 
     return make
 
 
-def _has_nodes(things: Any) -> bool:
+def nodes_in(things: Any) -> list[fx.Node]:
+    """The values, sizes and tensors among arguments."""
     found: list[fx.Node] = []
     fx.map_arg(things, found.append)
-    return bool(found)
+    return found
 
 
 def _same(axes: Callable[..., Sequence[int] | None] = lambda *_: None) -> Make:
@@ -170,9 +171,9 @@ def _conv2d(
 
 
 def _filled(layer: Any, weight: Tensor, bias: Tensor | None) -> nn.Module:
-    layer.weight = nn.Parameter(weight.detach())
+    layer.weight = nn.Parameter(weight.detach().clone())  # as it is now: it may be overwritten
     if bias is not None:
-        layer.bias = nn.Parameter(bias.detach())
+        layer.bias = nn.Parameter(bias.detach().clone())
     return layer
 
 
@@ -186,7 +187,13 @@ def _spellings(*names: str) -> list[Any]:
 
 def _activation(module: Callable[..., nn.Module], settings: int = 0) -> Callable[..., nn.Module]:
     """The settings of the function are those of the module, but for working in place, which is watched elsewhere."""
-    return lambda *args, inplace=False, **kwargs: module(*args[:settings], **kwargs)
+
+    def make(*args: Any, inplace: bool = False, **kwargs: Any) -> nn.Module:
+        if not all(isinstance(more, bool) for more in args[settings:]):
+            raise TypeError(f"settings that {module} has not: {args[settings:]}")
+        return module(*args[:settings], **kwargs)
+
+    return make
 
 
 PARTS: dict[str, Callable[..., nn.Module]] = {
@@ -224,8 +231,9 @@ BINARY = {
 }
 SPLITS = _spellings("chunk", "split")
 SUBTRACTIONS = [operator.sub, operator.isub, *_spellings("sub", "subtract")]
+RESHAPES = _spellings("reshape", "view")
 REARRANGEMENTS: dict[Any, Make] = {
-    **dict.fromkeys(_spellings("reshape", "view", "unflatten", "squeeze", "unsqueeze", "contiguous", "clone"), _same()),
+    **dict.fromkeys([*RESHAPES, *_spellings("unflatten", "squeeze", "unsqueeze", "contiguous", "clone")], _same()),
     **dict.fromkeys(_spellings("permute"), _same(lambda *dims: _listed(*dims)[1:])),
     **dict.fromkeys(_spellings("transpose"), _same(lambda dim0, dim1: (dim0, dim1))),
     **dict.fromkeys(_spellings("flip"), _same(_listed)),

@@ -31,23 +31,26 @@ class Certified(nn.Module):
     """Raw inputs -> logits, probabilities and R = min_j (z_k - z_j - allowance) / K_kj for the answer k, in float32.
 
     The constants' reciprocals are rounded down. `allowance` is what the runtime's rounding may do to a gap, here and at
-    the end of the radius; it is measured, see `rounding_allowance`.
+    the end of the radius; it is measured, see `rounding_allowance`, on inputs of norms up to `tried`, and grows beyond
+    them as rounding errors do. An input that float32 cannot answer has no radius.
     """
 
     inverse: Tensor
     own: Tensor
     allowance: Tensor
+    tried: Tensor
     mean: Tensor
     std: Tensor
 
-    def __init__(self, net: nn.Module, proof: Proof, preprocessing: Preprocessing, allowance: float = 0.0) -> None:
+    def __init__(self, net: nn.Module, proof: Proof, preprocessing: Preprocessing, tried: float) -> None:
         super().__init__()
         self.net, self.is_table = net, reads_raw_table(preprocessing)
         slopes = proof.pairwise.cpu() * (1 + 1e-12)
         inverse = torch.where(slopes > 0, 1 / slopes, math.inf).clamp(max=1e30)
         self.register_buffer("inverse", torch.nextafter(inverse.float(), torch.zeros(())))
         self.register_buffer("own", torch.eye(len(inverse)) * 3e38)  # a class does not compete with itself
-        self.register_buffer("allowance", torch.tensor(allowance))
+        self.register_buffer("allowance", torch.tensor(0.0))
+        self.register_buffer("tried", torch.tensor(max(tried, 1e-30)))
         if self.is_table:
             self.register_buffer("mean", torch.tensor(preprocessing.column_mean, dtype=torch.float64))
             self.register_buffer("std", torch.tensor(preprocessing.column_std, dtype=torch.float64))
@@ -58,9 +61,11 @@ class Certified(nn.Module):
             x = ((x - self.mean) / self.std).float()
         logits = self.net(x)
         chosen = logits.argmax(1)
-        gaps = logits.amax(1, keepdim=True) - logits - self.allowance
+        beyond = (x.flatten(1).norm(dim=1, keepdim=True) / self.tried).clamp(min=1.0)
+        gaps = logits.amax(1, keepdim=True) - logits - self.allowance * beyond
         radius = (gaps * self.inverse[chosen] + self.own[chosen]).amin(1)
-        return logits, logits.softmax(1), torch.relu(radius) * (1 - 1e-6)
+        radius = torch.where(logits.abs().amax(1) < 1e30, torch.relu(radius), torch.zeros_like(radius))
+        return logits, logits.softmax(1), radius * (1 - 1e-6)
 
 
 def reads_raw_table(done: Preprocessing) -> bool:
@@ -89,7 +94,8 @@ def export_run(run: Run, path: Path, *, kind: str, inputs: Tensor) -> dict[str, 
     proof = prove(run.net, done.input_shape)
     raw = inputs[:TRIED].cpu()
     if reads_raw_table(done):
-        raw = raw.double() * torch.tensor(done.column_std) + torch.tensor(done.column_mean)
+        std, mean = (torch.tensor(numbers, dtype=torch.float64) for numbers in (done.column_std, done.column_mean))
+        raw = raw.double() * std + mean
     about: dict[str, Any] = {
         **{"classes": list(run.classes), "lipschitz": get_lipschitz(run.net), "bound": proof.bound, "unit": done.unit},
         **{"inputs": _inputs_of(done, encoded=kind == "plain"), "epsilons": list(run.settings.epsilons)},
@@ -98,7 +104,7 @@ def export_run(run: Run, path: Path, *, kind: str, inputs: Tensor) -> dict[str, 
         write_atomically(path, _plain(net, about))
         return about
     write, answers = {"onnx": (_onnx, _onnx_logits), "torch": (_torch, _torch_logits)}[kind]
-    certified = Certified(net, proof, done).eval()
+    certified = Certified(net, proof, done, tried=float(inputs[:TRIED].flatten(1).norm(dim=1).max())).eval()
     about["allowance"] = rounding_allowance(answers(write(certified, raw, about)), proof, raw, inputs[:TRIED].cpu())
     certified.allowance.fill_(about["allowance"])
     write_atomically(path, write(certified, raw, about))
@@ -145,7 +151,7 @@ def _torch(certified: Certified, raw: Tensor, about: dict[str, Any]) -> bytes:
 
 def _torch_logits(data: bytes) -> Answers:
     program = torch.export.load(io.BytesIO(data)).module()
-    return lambda raw: program(raw)[0]
+    return lambda raw: program(raw)[0].detach()
 
 
 def _onnx(certified: Certified, raw: Tensor, about: dict[str, Any]) -> bytes:
