@@ -16,8 +16,9 @@ from lipscale.layers import (
     Standardise,
     evaluation_mode,
 )
+from lipscale.layers.families import FAMILIES
 from lipscale.layers.reference import PeerKernel
-from lipscale.models import resnet18
+from lipscale.models import convnet, mlp, parts_of, resnet18
 
 
 class TestEvaluationMode:
@@ -97,3 +98,11 @@ def test_torch_func_and_channels_last_see_the_same_network():
     torch.testing.assert_close(net(x.contiguous(memory_format=torch.channels_last)), net(x))
     ordinary = torch.autograd.functional.jacobian(lambda v: net(v[None])[0], x[0])
     torch.testing.assert_close(torch.func.jacrev(lambda v: net(v[None])[0])(x[0]), ordinary)
+
+
+@pytest.mark.parametrize("layers", ["fast", *FAMILIES])
+def test_parameters_are_contiguous_as_the_savers_of_other_libraries_ask(layers):
+    """Whatever the shapes: Gram-Schmidt leaves square and tall matrices column by column."""
+    parts = parts_of(layers=layers)
+    for net in (mlp(3, 8, 8, depth=2, parts=parts), convnet(3, 3, 4, parts=parts)):
+        assert all(tensor.is_contiguous() for tensor in net.state_dict().values())

@@ -43,7 +43,7 @@ def random_frame(*shape: int, size: float) -> nn.Parameter:
     matrix learns faster.
     """
     raw = torch.randn(shape)
-    return nn.Parameter((size * exact_orthonormal(raw)).to(raw.dtype))
+    return nn.Parameter((size * exact_orthonormal(raw)).to(raw.dtype).contiguous())  # others' savers ask for it
 
 
 def polar_factor(matrices: Tensor) -> Tensor:
