@@ -12,6 +12,7 @@ import pytest
 
 from conftest import lipscale
 from lipscale import Settings, train
+from lipscale.cli.signals import StopRequest
 from lipscale.runs.folder import CHECKPOINT, METRICS
 from lipscale.training.checkpoint import saved_history
 from lipscale.training.epoch import counted
@@ -77,6 +78,27 @@ def test_a_signal_stops_all_after_the_same_batch(tmp_path, training, number):
     done = counted(len(saved_history(tmp_path / "run" / CHECKPOINT)), "whole epoch")
     assert f"Stopped after {done} of Phase I, all is saved" in told
     assert told.count("Stopp") == 2
+
+
+def test_a_process_stops_where_its_launcher_is_gone(monkeypatch):
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    request = StopRequest()
+    monkeypatch.setattr(os, "getppid", lambda: 1)
+    assert not request()  # a shell may end while its command goes on
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    assert request()
+    assert request.exit_code == 128 + signal.SIGTERM
+    assert not StopRequest()()
+
+
+@pytest.mark.long
+def test_a_killed_launcher_leaves_no_process_and_a_good_checkpoint(tmp_path, training):
+    workers = workers_of(training.pid)
+    training.kill()
+    _, told = training.communicate(timeout=60)  # until the last of them has closed it
+    done = counted(len(saved_history(tmp_path / "run" / CHECKPOINT)), "whole epoch")
+    assert f"Stopped after {done} of Phase I, all is saved" in told
+    wait_for(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,16 @@ NAMES = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopRequest:
-    """Whether a signal has come; call it to ask."""
+    """Whether a signal has come, or torchrun is gone that started this process; call it to ask."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
+        self.parent = os.getppid()
 
     def __call__(self) -> bool:
         """Whether to stop."""
+        if self.signal is None and _under_torchrun() and os.getppid() != self.parent:
+            self.signal = signal.SIGTERM  # one that is killed can tell nobody, and would leave its processes behind
         return self.signal is not None
 
     @property
@@ -54,7 +57,7 @@ def polite_stop(request: StopRequest, tell: Callable[[str], None]) -> Iterator[N
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         request.signal = number
-        if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun passes each one on, again, and kills after half a minute
+        if _under_torchrun():  # it passes each one on, again, and kills after half a minute
             tell("Stopping after this batch.")
             return
         for name in NAMES:
@@ -67,3 +70,7 @@ def polite_stop(request: StopRequest, tell: Callable[[str], None]) -> Iterator[N
     finally:
         for name in NAMES:
             signal.signal(name, before[name])
+
+
+def _under_torchrun() -> bool:
+    return "TORCHELASTIC_RUN_ID" in os.environ  # as in `_processes`, which is not imported here: it imports torch
