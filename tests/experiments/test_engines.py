@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from conftest import lipscale
 from experiment_makers import TINY, tiny
+from lipscale.cli import app
 from lipscale.errors import UserError
 from lipscale.experiments.engines import engine_of
 from lipscale.experiments.leases import Lease
@@ -243,6 +245,14 @@ def test_the_command_line_sweeps_on_an_engine(tmp_path, name, scheduler):
     assert "1 of 1" in done.stderr
     wrong = lipscale("sweep", "grid.yaml", "--engine", "spark", cwd=tmp_path, check=False)
     assert (wrong.returncode, wrong.stderr) == (2, "lipscale: unknown engine 'spark'; known: local, dask, ray, slurm\n")
+
+
+def test_a_list_of_runs_asks_no_cluster_and_knows_nothing_of_its_room(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "grid.yaml").write_text(yaml.safe_dump({"settings": TINY}))
+    asked = ["sweep", "grid.yaml", "--dry-run", "--engine", "ray", "--address", "127.0.0.1:1"]
+    for more, room in (([], "as many at a time as ray has room for"), (["--jobs", "3"], "3 at a time")):
+        assert f"1 runs, 1 to do, {room}." in CliRunner().invoke(app, [*asked, *more], catch_exceptions=False).output
 
 
 @pytest.mark.long

@@ -210,15 +210,16 @@ def _carry_out(
     if not dry_run:  # a list needs neither data nor extras
         require_data(plan, data_dir)
     done = {run.digest for run in plan if finished(runs, run)}
+    jobs = place.jobs or (default_jobs(plan) if place.engine == "local" else None)
     if dry_run:
         table = Table("run", "epochs", "state", box=None, padding=(0, 2, 0, 0))
         for run in plan:
             table.add_row(describe(run), str(run.settings.epochs), "done" if run.digest in done else "to do")
         Console().print(table)
-        typer.echo(f"{len(plan)} runs, {len(plan) - len(done)} to do, {place.jobs or default_jobs(plan)} at a time.")
+        room = f"{jobs} at a time" if jobs else f"as many at a time as {place.engine} has room for"
+        typer.echo(f"{len(plan)} runs, {len(plan) - len(done)} to do, {room}.")
         raise typer.Exit
     stop = StopRequest()
-    jobs = place.jobs or (default_jobs(plan) if place.engine == "local" else None)
     with (
         engine_of(place.engine, place.address, jobs=jobs, cores=place.cores or 1, folder=out / ".engine") as engine,
         PlanProgress(len(plan), done=len(done)) as progress,
