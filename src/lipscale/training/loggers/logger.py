@@ -1,6 +1,7 @@
 """What a logger is told of a training; whatever goes wrong in one is a warning, never the training's end."""
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -82,7 +83,7 @@ def watched(
         raise
 
 
-class Adapter(Logger):
+class Adapter(Logger, ABC):
     """What the adapters share: a package that may be missing, a folder, and a log that may have some epochs already."""
 
     package: str
@@ -104,18 +105,18 @@ class Adapter(Logger):
             if number > written:
                 self.epoch(number, epoch)
 
+    @abstractmethod
     def open(self, folder: Path, settings: Mapping[str, Any]) -> int:
         """Begin a log, or go on with the folder's own; the epochs that it has."""
-        raise NotImplementedError
 
     def epoch(self, number: int, epoch: Epoch) -> None:
         """Add the numbers of an epoch."""
         self.last = number
         self.add(numbers(epoch))
 
+    @abstractmethod
     def add(self, values: Mapping[str, float]) -> None:
         """Add numbers to the last epoch."""
-        raise NotImplementedError
 
 
 def numbers(values: Epoch | Mapping[str, Any], prefix: str = "") -> dict[str, float]:
