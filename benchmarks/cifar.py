@@ -127,9 +127,14 @@ def draw(rows, path):
                 axes.plot(*zip(*points, strict=True), marker="o", color=colour(i), label=variant)
             for name, both in YARDSTICKS.items():
                 axes.axhline(both[0 if title == "accuracy" else 1], color="0.7", linewidth=0.8)
-                axes.annotate(name, (0.02, both[0 if title == "accuracy" else 1]), xycoords=("axes fraction", "data"))
+                axes.annotate(
+                    name, (0.02, both[0 if title == "accuracy" else 1]), xycoords=("axes fraction", "data"), va="bottom"
+                )
+            budgets = sorted({row["cpu"] for row in rows})
             axes.set(xscale="log", xlabel="CPU-seconds of training, one thread", title=f"{title}, per cent")
-        axes.legend(frameon=False)
+            axes.set_xticks(budgets, [f"{budget:g}" for budget in budgets])
+            axes.minorticks_off()
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
         figure.savefig(path, dpi=120)
 
 
