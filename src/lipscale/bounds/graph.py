@@ -154,7 +154,8 @@ def follow(
     """The module as a graph for inputs of these shapes, and the shapes that parts made of functions see.
 
     The graph is run beside the module itself and must compute the same, with several samples and with one: what
-    torch.fx has missed (a context, a state, chance) shows. Every step is checked to keep samples apart.
+    torch.fx has missed (a context, a state, chance) shows. Every step is checked to keep samples apart. Code that asks
+    whether it is being traced, and then decides by values, is not found out: this follows honest code, and judges none.
     """
     traced = trace(module, is_leaf, enter)
     seen: dict[nn.Module, set[tuple[Shape, Shape]]] = {}
