@@ -46,7 +46,10 @@ def _pairs(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class _Sort(torch.autograd.Function):
-    """Written into place, without copies; what is kept for the gradient is one bit of order a pair."""
+    """Written into place, without copies; what is kept for the gradient is the order of each pair.
+
+    As 0 and 1 in the precision of x, not as bits: PyTorch converts bits slowly, in bfloat16 seven times as slowly.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -56,7 +59,7 @@ class _Sort(torch.autograd.Function):
         torch.minimum(a, b, out=low)
         torch.maximum(a, b, out=high)
         if ctx.needs_input_grad[0]:
-            ctx.save_for_backward(a > b)
+            ctx.save_for_backward(torch.gt(a, b, out=torch.empty_like(a)))
         return y
 
     @staticmethod
@@ -64,11 +67,10 @@ class _Sort(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (swapped,) = ctx.saved_tensors
         low, high = _pairs(grad)
-        exchange = (high - low).mul_(swapped)  # twice as fast as torch.where
         result = torch.empty_like(grad)
         a, b = _pairs(result)
-        torch.add(low, exchange, out=a)
-        torch.sub(high, exchange, out=b)
+        torch.lerp(low, high, swapped, out=a)  # at 0 and 1 exactly the one or the other
+        torch.lerp(high, low, swapped, out=b)
         return result
 
 

@@ -10,6 +10,7 @@ from lipscale.layers.tracing import is_traced
 
 # a direction of the raw matrix this much shorter than its largest one is left contracted instead of amplified
 RANK_TOLERANCE = 1e-6
+WORTH_REDUCING = 64  # columns; below, converting to bfloat16 takes longer than what it saves
 
 
 def orthonormal(raw: Tensor, *, reduced: bool = False) -> Tensor:
@@ -75,7 +76,7 @@ class _GramSchmidt(torch.autograd.Function):
     def forward(ctx: Any, raw: Tensor, reduced: bool) -> Tensor:
         ctx.reduced = reduced
         whitening = _whitening(raw, reduced=reduced)
-        q = _product(raw, whitening.mT, reduced)
+        q = product(raw, whitening.mT, reduced)
         ctx.save_for_backward(q, whitening)
         return q
 
@@ -83,11 +84,14 @@ class _GramSchmidt(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         q, whitening = ctx.saved_tensors
-        inner = _product(q.mT, grad, ctx.reduced)
+        inner = product(q.mT, grad, ctx.reduced)
         # for a function of the span alone `inner` is symmetric, and this is the tangent projection grad - Q Q^T grad
         symmetric = inner.triu() + inner.triu(1).mT
-        return _product(grad - _product(q, symmetric, ctx.reduced), whitening, ctx.reduced), None
+        return product(grad - product(q, symmetric, ctx.reduced), whitening, ctx.reduced), None
 
 
-def _product(a: Tensor, b: Tensor, reduced: bool) -> Tensor:
-    return (a.bfloat16() @ b.bfloat16()).to(a.dtype) if reduced else a @ b
+def product(a: Tensor, b: Tensor, reduced: bool) -> Tensor:
+    """The product of two matrices, computed in bfloat16 where `reduced`, unless they are too small to gain by it."""
+    if not reduced or min(a.shape[-1], b.shape[-1]) < WORTH_REDUCING:
+        return a @ b
+    return (a.bfloat16() @ b.bfloat16()).to(a.dtype)

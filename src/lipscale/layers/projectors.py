@@ -62,16 +62,17 @@ class ProjectorKernel(UnitWeight):
 
     def unit(self, *, reduced: bool = False) -> Tensor:
         """The kernel from Gram-Schmidt frames in the parameters' own precision."""
-        return self._kernel(partial(orthonormal, reduced=reduced and self.frames is None))
+        # the frames of projectors stay exact: what they lack would come into the kernel twice
+        return self._kernel(partial(orthonormal, reduced=reduced and self.frames is None), reduced=reduced)
 
     def exact_unit(self) -> Tensor:
         """The kernel from exact Gram-Schmidt frames in float64."""
         return self._kernel(exact_orthonormal)
 
-    def _kernel(self, frame: Callable[[Tensor], Tensor]) -> Tensor:
+    def _kernel(self, frame: Callable[[Tensor], Tensor], *, reduced: bool = False) -> Tensor:
         kernel = frame(self.matrix).reshape(-1, *self.stride, self.matrix.shape[1])
         if self.frames is not None:
-            kernel = compose(kernel, frame(self.frames), self._axes())
+            kernel = compose(kernel, frame(self.frames), self._axes(), reduced=reduced)
         elif any(self.widening):  # a single channel has no projectors but 0 and 1: all it can do is shift
             down, right = self.widening
             kernel = F.pad(kernel, (0, 0, right // 2, right - right // 2, down // 2, down - down // 2))
