@@ -1,12 +1,13 @@
 """The peers' own networks, losses and certificates on the complete CIFAR-10, for the same CPU-seconds as ours.
 
 git clone https://github.com/hukkai/liresnet; git clone https://github.com/singlasahil14/SOC; pip install einops
+git clone https://github.com/berndprach/1LipschitzLayersCompared
 python -m benchmarks.cifar_peers results.jsonl --data-dir DIR --peer liresnet=liresnet --cpu 100 1000
 
 The rows go into the file of `benchmarks.cifar`, which prints and draws them beside ours. Each peer is imported from its
 own repository and trained by the optimizer, schedule and loss of its training script; what differs is said at each. The
 number of steps is measured, so that the schedule ends with the budget. Its certificate is taken as it comes: ours are
-proven, theirs rest on power iterations (LiResNet) or on a truncated series (SOC).
+proven, theirs rest on power iterations (LiResNet, CPL) or on a truncated series (SOC).
 """
 
 import argparse
@@ -143,7 +144,43 @@ class SOC(Peer):
         return logits, self.utils.lln_certificates(logits, logits.argmax(1), self.net.last_layer, 1 / self.std)
 
 
-PEERS = {"liresnet": LiResNet, "soc": SOC}
+class CPL(Peer):
+    """The smallest network of 1-Lipschitz Layers Compared with convex potential layers, its cheapest; SGD in one cycle.
+
+    Learning rate, weight decay and loss are those of its own longest training, which its search had chosen.
+    """
+
+    batch_size, width = 256, 16
+    margin, temperature = 0.3993, 0.25
+
+    def __init__(self, folder, _):
+        sys.path.insert(0, str(folder))
+        import lipnn
+
+        self.net, self.mean = lipnn.cifar10_lipnetXS_cpl(), torch.tensor([0.4914, 0.4822, 0.4465]).view(3, 1, 1)
+        self.net(torch.zeros(1, 3, 32, 32))  # its layers make their buffers when they see an image
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.0343, momentum=0.9, weight_decay=1.272e-4)
+
+    def loss(self, inputs, labels, progress):
+        """Cross-entropy with a margin that the true class must exceed the others by."""
+        logits = self.net(inputs - self.mean) - self.margin * nn.functional.one_hot(labels.long(), 10)
+        return nn.functional.cross_entropy(logits / self.temperature, labels) * self.temperature
+
+    def rate(self, progress):
+        """One cycle: a cosine up over 30 %, and one down to nothing."""
+        if progress < 0.3:
+            return 0.52 - 0.48 * math.cos(math.pi * progress / 0.3)
+        return 0.5 + 0.5 * math.cos(math.pi * (progress - 0.3) / 0.7)
+
+    def certified(self, inputs):
+        """The margin over the square root of 2, for a network that is taken to be 1-Lipschitz."""
+        logits = self.net(inputs - self.mean)
+        first, second = logits.topk(2).values.unbind(1)
+        return logits, (first - second) / math.sqrt(2)
+
+
+PEERS = {"liresnet": LiResNet, "soc": SOC, "cpl": CPL}
+TITLES = {"liresnet": "LiResNet", "soc": "SOC", "cpl": "CPL (1-Lipschitz Layers Compared)"}
 
 
 def one_run(name, folder, width, cpu, seed, data_dir):
@@ -184,7 +221,7 @@ def one_run(name, folder, width, cpu, seed, data_dir):
     labels = dataset.test.labels.long()
     right, scores = logits.argmax(1) == labels, measure(logits, labels)
     return {
-        "variant": {"liresnet": "LiResNet", "soc": "SOC"}[name],
+        "variant": TITLES[name],
         **{"cpu": cpu, "seed": seed, "held_out": False, "changes": {}, "taken": taken, "width": peer.width},
         **{"epochs": round(done / len(batches), 1), "L": 1.0, "accuracy": scores.accuracy, "ece": scores.ece},
         **{"esce": scores.esce, "calibrated": scores.calibrated},
@@ -196,7 +233,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path)
     parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--peer", required=True, metavar="NAME=FOLDER", help="liresnet or soc, and its repository")
+    parser.add_argument("--peer", required=True, metavar="NAME=FOLDER", help="liresnet, soc or cpl, and its repository")
     parser.add_argument("--width", type=int, default=32)
     parser.add_argument("--cpu", type=float, nargs="*", default=[100.0])
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])
