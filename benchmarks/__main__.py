@@ -21,10 +21,12 @@ from benchmarks.measure import interleaved, peak_memory
 from benchmarks.steering import certification, feedback_share, temperature
 from lipscale import models
 
-SECTIONS = ("train_step", "eval_forward", "peak_memory", "temperature", "feedback_share", "certification", "growth")
+STEPS = {"train_step": "train_step", "train_step_bfloat16": "train_step_bfloat16", "eval_forward": "predict"}
+SECTIONS = (*STEPS, "peak_memory", "temperature", "feedback_share", "certification", "growth")
 # ratios only: seconds say more about the machine than about the code
 LIMITS = {
     "train_step": {"16": 1.6, "64": 1.25},  # lipscale / twin
+    "train_step_bfloat16": {"16": 1.45, "64": 1.4},
     "eval_forward": {"16": 1.1, "32": 1.1, "64": 1.1},
     "peak_memory": {"16": 1.3, "32": 1.3, "64": 1.3},
 }
@@ -61,7 +63,7 @@ def _steps(result, sections, width, rounds, quick, say):
     contestants = {name: Contestant(parts, width) for name, parts in CONTESTANTS.items()}
     if not quick:
         contestants |= {name: Contestant(parts, width) for name, parts in EXTRA.items()}
-    for section, method in (("train_step", "train_step"), ("eval_forward", "predict")):
+    for section, method in STEPS.items():
         if section in sections or (section == "train_step" and "feedback_share" in sections):
             say(f"{section}, width {width}")
             # a forward pass is short, and its median of few rounds jumps by more than its limit allows for
@@ -107,7 +109,7 @@ def _growth(say):
 def report(result):
     """The numbers as Markdown tables."""
     lines = []
-    for section, unit in (("train_step", "s"), ("eval_forward", "s"), ("peak_memory", "MB")):
+    for section, unit in (*((step, "s") for step in STEPS), ("peak_memory", "MB")):
         if section not in result:
             continue
         names = list(dict.fromkeys(name for row in result[section].values() for name in row))

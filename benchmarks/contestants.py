@@ -11,6 +11,7 @@ from torch import nn
 from lipscale import models
 from lipscale.layers import ConvexResidual
 from lipscale.losses import offset_cross_entropy
+from lipscale.training.hardware import keep_freed_memory
 
 BATCH, SIZE, CLASSES = 128, 32, 10
 
@@ -27,6 +28,7 @@ PEERS = models.Parts(
     linear=torchlip.SpectralLinear,
     norm=torchlip.BatchCentering,
     activation=torchlip.GroupSort2,
+    fold=torchlip.GroupSort2,  # which this network has none of
     pool=lambda: nn.Sequential(torchlip.ScaledAdaptativeL2NormPool2d(), nn.Flatten()),
     residual=ConvexResidual,
 )
@@ -44,6 +46,7 @@ class Contestant:
 
     def __init__(self, parts, width, *, make=models.resnet18, batch=BATCH, size=SIZE, channels_last=False):
         torch.manual_seed(0)
+        keep_freed_memory()  # as a training does
         options = {"image_size": size} if make is models.resnet18 else {}
         self.net = make(CLASSES, 3, width, parts=parts, **options)
         self.inputs, self.labels = torch.rand(batch, 3, size, size), torch.randint(CLASSES, (batch,))
@@ -58,8 +61,13 @@ class Contestant:
         self.net.train()
         self.optimizer.train()
         self.optimizer.zero_grad(set_to_none=True)
-        offset_cross_entropy(self.net(self.inputs), self.labels).backward()
+        offset_cross_entropy(self.net(self.inputs).float(), self.labels).backward()
         self.optimizer.step()
+
+    def train_step_bfloat16(self):
+        """The same with forward and backward pass in bfloat16, as `lipscale train` does where the processor has it."""
+        with torch.autocast("cpu", torch.bfloat16):
+            self.train_step()
 
     @torch.no_grad()
     def predict(self):

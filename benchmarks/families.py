@@ -6,7 +6,7 @@ python -m benchmarks.families results.jsonl --families aol cayley --set model=co
 python -m benchmarks.families results.jsonl --objectives --families                    # the objectives, by our layers
 
 The budget holds reading, measuring the speed, training and feedback; the evaluation is not counted. Where the width is
-left open it follows from the budget: the widest network that sees the data ten times, so that a family whose steps
+left open it follows from the budget: the widest network that sees the data often enough, so that a family whose steps
 cost more has a narrower one.
 """
 

@@ -11,7 +11,7 @@ from lipscale.layers import OrthoConv2d, OrthoLinear
 from lipscale.losses import margin, offset_of
 from lipscale.settings import Settings, TrainingSettings
 from lipscale.training import hardware
-from lipscale.training.budget import ENOUGH_EPOCHS, GROWTH, WIDTHS, fit_to_time, seconds_of
+from lipscale.training.budget import GROWTH, WIDTHS, enough_epochs, fit_to_time, seconds_of
 from lipscale.training.defaults import LEARNING_RATE, decided
 from lipscale.training.optimizer import PlannedMuon, _polar, set_share
 
@@ -106,7 +106,7 @@ class TestABudgetInMinutes:
 
         for seconds in (60.0, 500.0, 5000.0, 1e6):
             width, epochs = fit_to_time(seconds, cost)
-            assert width == max(w for w in WIDTHS if 0.96 * seconds / cost(w)[0] >= ENOUGH_EPOCHS)
+            assert width == max(w for w in WIDTHS if 0.96 * seconds / cost(w)[0] >= enough_epochs(w))
             assert epochs == pytest.approx(0.96 * seconds / cost(width)[0], abs=1.01)
             assert cost(width)[0] * epochs <= seconds
 
