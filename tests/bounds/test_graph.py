@@ -1,11 +1,13 @@
 """Modules of a user's own, followed by torch.fx: each is bounded from above, or refused with a reason."""
 
 import math
+import pickle
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import fx, nn
 from torch.nn.utils import parametrizations
 
 from conftest import exact_norm, jacobian_norms, ready
@@ -348,6 +350,57 @@ def test_what_cannot_be_followed_is_refused_with_the_reason(name):
     for whole in (net, nn.Sequential(net).eval()):
         with pytest.raises(UserError, match=reason):
             lipschitz_bound(whole, ROW)
+
+
+# ways to learn whether a value is beyond what the runs that are compared come near to
+READINGS = {
+    "item": lambda x: x.max().item() > FAR,
+    "float": lambda x: float(x.abs().max()) > FAR,
+    "a truth value": lambda x: bool((x > FAR).any()),
+    "a list": lambda x: max(x.flatten().tolist()) > FAR,
+    "an array": lambda x: x.numpy().max() > FAR,
+    "an array of numpy's": lambda x: np.asarray(x).max() > FAR,
+    "a copy": lambda x: x.detach().clone().data.max().item() > FAR,
+    "how many": lambda x: len((x > FAR).nonzero()) > 0,
+    "what is left": lambda x: x[x > FAR].numel() > 0,
+    "a comparison": lambda x: not torch.equal(x.clamp(max=FAR), x),
+    "text": lambda x: "e+09" in str(x),
+    "memory": lambda x: max(x.abs().untyped_storage().tolist()[3::4]) >= 0x4E,
+    "a pickle": lambda x: pickle.loads(pickle.dumps(x)).max() > FAR,
+    "another library's tensor": lambda x: np.from_dlpack(x).max() > FAR,
+}
+FAR = 1e9
+
+
+@pytest.mark.parametrize("reading", READINGS)
+def test_code_that_asks_whether_it_is_traced_and_decides_by_values_is_found_out(reading):
+    read = READINGS[reading]
+
+    def deceiving(m, x):
+        return m.f(x if isinstance(x, fx.Proxy) or not read(x) else 100 * x)
+
+    far = torch.full((2, 8), 1e9 * 1.5)
+    net = Own(deceiving, f=linear()).eval()
+    with torch.no_grad():
+        assert torch.equal(net(far), net.f(100 * far))  # it does deceive
+        assert torch.equal(net(far / FAR), net.f(far / FAR))
+    with pytest.raises(UserError, match="does not do what torch.fx has seen it do"):
+        lipschitz_bound(net, ROW)
+
+
+def test_code_that_chooses_by_value_only_where_it_is_not_traced_is_found_out():
+    net = Own(lambda m, x: x if isinstance(x, fx.Proxy) else torch.where(x > FAR, 100 * x, x)).eval()
+    with pytest.raises(UserError, match=r"differs in torch.*gt"):
+        lipschitz_bound(net, ROW)
+
+
+def test_code_may_read_its_own_constants():
+    def honest(m, x):
+        return m.f(x).relu() * (1 + float(m.c.max())) + m.c.numpy().max().item()
+
+    net = ready(Own(honest, f=linear(), c=torch.ones(8)))
+    net.f.bias.data.zero_()  # linear, for the oracle
+    assert lipschitz_bound(net, ROW) == pytest.approx(2 * exact_norm(net.f, ROW))
 
 
 @pytest.mark.parametrize("make", [Counting, Hiding])

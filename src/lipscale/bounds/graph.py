@@ -22,6 +22,7 @@ from lipscale.bounds.operations import (
     nodes_in,
     refuse,
 )
+from lipscale.bounds.watch import Watch
 from lipscale.errors import UserError
 from lipscale.layers import batch_means
 
@@ -154,8 +155,8 @@ def follow(
     """The module as a graph for inputs of these shapes, and the shapes that parts made of functions see.
 
     The graph is run beside the module itself and must compute the same, with several samples and with one: what
-    torch.fx has missed (a context, a state, chance) shows. Every step is checked to keep samples apart. Code that asks
-    whether it is being traced, and then decides by values, is not found out: this follows honest code, and judges none.
+    torch.fx has missed (a context, a state, chance) shows. Every step is checked to keep samples apart. Both are
+    watched: code that asks whether it is being traced, and for real decides by values, calls what the graph does not.
     """
     traced = trace(module, is_leaf, enter)
     seen: dict[nn.Module, set[tuple[Shape, Shape]]] = {}
@@ -163,13 +164,19 @@ def follow(
     random = torch.Generator().manual_seed(0)
     graph: Graph | None = None
     weights = _Weights(module)
+    parts = [*{traced.get_submodule(str(node.target)) for node in traced.graph.nodes if node.op == "call_module"}]
     with torch.inference_mode(False), torch.no_grad(), batch_means(module):  # versions are counted outside of it only
         for shape in shapes:
             for batch in BATCHES:
                 x = (torch.randn(batch, *shape, generator=random) * 100 / batch**4).to(like)  # large and small
-                run = _Run(traced, batch, graph, weights)
+                inputs = [x.clone() for _ in range(3)]  # which a module may write to
+                run, real = _Run(traced, batch, graph, weights, Watch(inputs[0])), Watch(inputs[1])
                 try:
-                    answers = run.run(x.clone()), module(x.clone()), module(x.clone())
+                    with run.watch.leaving_alone(parts):
+                        answers = [run.run(inputs[0])]
+                    with real.leaving_alone(parts), real:
+                        answers += [module(inputs[1])]
+                    answers += [module(inputs[2])]
                 except UserError:
                     raise
                 except Exception as error:  # of a user's code
@@ -177,6 +184,9 @@ def follow(
                 graph = run.taken()
                 if not all(_equal(answer, answers[0]) for answer in answers[1:]):
                     raise UserError("it does not compute twice what torch.fx has seen it compute once")
+                if real.calls != run.watch.calls:
+                    more = ", ".join(sorted((real.calls - run.watch.calls) or (run.watch.calls - real.calls)))
+                    raise UserError(f"it does not do what torch.fx has seen it do (it differs in {more})")
                 weights.require_unchanged(module)
                 for made, found in run.shapes.items():
                     seen.setdefault(made, set()).add(found)
@@ -216,10 +226,12 @@ def _version(held: Any) -> Any:
 class _Run(fx.Interpreter):
     """Runs a graph, takes down its steps and refuses those that mix samples, broadcast or read what was overwritten."""
 
-    def __init__(self, traced: fx.GraphModule, batch: int, known: Graph | None, weights: _Weights) -> None:
+    def __init__(
+        self, traced: fx.GraphModule, batch: int, known: Graph | None, weights: _Weights, watch: Watch
+    ) -> None:
         super().__init__(traced)
         self.extra_traceback = False  # errors are told in a line
-        self.batch, self.weights = batch, weights
+        self.batch, self.weights, self.watch = batch, weights, watch
         self.known = {} if known is None else {step.node: step for step in known.steps}
         self.kinds: dict[fx.Node, str] = {}
         self.versions: dict[fx.Node, Any] = {}
@@ -253,7 +265,8 @@ class _Run(fx.Interpreter):
             self.weights.require_unchanged(self.fetch_attr(str(n.target)))
         if kind == "size":
             self._note_count(n, inputs)
-        result = super().run_node(n)
+        with self.watch:
+            result = super().run_node(n)
         self.versions[n] = _version(result)
         if kind == "value" and n.op not in ("placeholder", "output"):
             self._check(step, [kept.get(node) for node in step.sources], result)
