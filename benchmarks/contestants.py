@@ -56,18 +56,19 @@ class Contestant:
             self.net(self.inputs[:2])  # in training, so that centering has a mean to evaluate with
         self.optimizer = AdamWScheduleFree([p for p in self.net.parameters() if p.requires_grad], lr=1e-3)
 
-    def train_step(self):
-        """Forward, backward, optimizer."""
+    def train_step(self, *, reduced=False):
+        """Forward, backward, optimizer; `reduced` computes the forward pass in bfloat16."""
         self.net.train()
         self.optimizer.train()
         self.optimizer.zero_grad(set_to_none=True)
-        offset_cross_entropy(self.net(self.inputs).float(), self.labels).backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=reduced):
+            logits = self.net(self.inputs)
+        offset_cross_entropy(logits.float(), self.labels).backward()
         self.optimizer.step()
 
     def train_step_bfloat16(self):
-        """The same with forward and backward pass in bfloat16, as `lipscale train` does where the processor has it."""
-        with torch.autocast("cpu", torch.bfloat16):
-            self.train_step()
+        """A step as `lipscale train` takes it where the processor has bfloat16."""
+        self.train_step(reduced=True)
 
     @torch.no_grad()
     def predict(self):

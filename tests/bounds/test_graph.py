@@ -368,6 +368,8 @@ READINGS = {
     "memory": lambda x: max(x.abs().untyped_storage().tolist()[3::4]) >= 0x4E,
     "a pickle": lambda x: pickle.loads(pickle.dumps(x)).max() > FAR,
     "another library's tensor": lambda x: np.from_dlpack(x).max() > FAR,
+    "a parameter of the same memory": lambda x: nn.Parameter(x, requires_grad=False).max().item() > FAR,
+    "a tensor of the same memory": lambda x: torch.Tensor(x).max().item() > FAR,
 }
 FAR = 1e9
 
@@ -392,6 +394,45 @@ def test_code_that_chooses_by_value_only_where_it_is_not_traced_is_found_out():
     net = Own(lambda m, x: x if isinstance(x, fx.Proxy) else torch.where(x > FAR, 100 * x, x)).eval()
     with pytest.raises(UserError, match=r"differs in torch.*gt"):
         lipschitz_bound(net, ROW)
+
+
+def test_code_that_computes_with_other_numbers_where_it_is_not_traced_is_found_out():
+    net = Own(lambda m, x: x + (0.0 if isinstance(x, fx.Proxy) else 100.0) * F.relu(x - FAR)).eval()
+    with pytest.raises(UserError, match="does not do what torch.fx has seen it do"):
+        lipschitz_bound(net, ROW)
+
+
+class Reversal(torch.autograd.Function):
+    """The identity, whose gradient is turned round: what domain-adversarial training uses."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return -grad
+
+
+def noting(m, x):
+    m.noted = x.shape, x.device, x.dtype, x.ndim, x.requires_grad
+    return m.f(x)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        noting,
+        lambda m, x: Reversal.apply(m.f(x)),
+        lambda m, x: m.f(x.view(x.shape[0], -1)) + m.f(x).add_(1.0),
+        lambda m, x: F.linear(F.relu(m.f(x)), m.f.weight, m.f.bias).flatten(start_dim=1),
+        lambda m, x: torch.utils.checkpoint.checkpoint(m.f, x, use_reentrant=False),
+        lambda m, x: sum(m.f(part) for part in (x, 2 * x)),
+    ],
+)
+def test_honest_code_is_not_mistaken_for_a_deception(function):
+    net = ready(Own(function, f=linear()))
+    assert lipschitz_bound(net, ROW) >= 0.999 * jacobian_norms(net, torch.randn(5, 8).double()).max()
 
 
 def test_code_may_read_its_own_constants():

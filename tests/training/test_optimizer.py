@@ -110,6 +110,9 @@ class TestABudgetInMinutes:
             assert epochs == pytest.approx(0.96 * seconds / cost(width)[0], abs=1.01)
             assert cost(width)[0] * epochs <= seconds
 
+    def test_wide_networks_must_see_the_data_more_often(self):
+        assert [enough_epochs(width) for width in (16, 48, 64, 128, 256)] == [10, 10, 12, 25, 51]
+
     def test_the_smallest_network_gets_what_there_is(self):
         assert fit_to_time(10.4, lambda width: (0.1 * width, 0.0)) == (16, 6)
 

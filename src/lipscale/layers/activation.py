@@ -69,7 +69,7 @@ class _Sort(torch.autograd.Function):
         low, high = _pairs(grad)
         result = torch.empty_like(grad)
         a, b = _pairs(result)
-        torch.lerp(low, high, swapped, out=a)  # at 0 and 1 exactly the one or the other
+        torch.lerp(low, high, swapped, out=a)  # at 0 and 1 exactly the one or the other, where both are finite
         torch.lerp(high, low, swapped, out=b)
         return result
 

@@ -133,7 +133,7 @@ class OrthoConv2d(ScaledLayer):
             and {*self.kernel_size, *self.stride} == {1}
             and not any(map(any, self.pads))
             and x.ndim == 4
-            and x.shape[-2] * x.shape[-1] <= FEW_PIXELS
+            and 0 < x.shape[-2] * x.shape[-1] <= FEW_PIXELS
             and not is_traced()
         )
 

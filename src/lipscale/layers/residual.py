@@ -63,16 +63,19 @@ class _Blend(torch.autograd.Function):
         return (
             alpha * grad if to_branch else None,
             (1 - alpha) * sigma * grad if to_skip else None,
-            (1 - alpha) * (_dot(grad, y) - sigma * _dot(grad, skip)) if to_blend else None,
+            (1 - alpha) * _dot(grad, y, skip, sigma) if to_blend else None,
             None,
         )
 
 
-def _dot(a: Tensor, b: Tensor) -> Tensor:
-    if a.is_contiguous() and b.is_contiguous() and a.dtype.itemsize >= 4:
-        return torch.dot(a.view(-1), b.view(-1))  # no product is written out
-    # torch's dot of 16 bits takes four times as long, and adds up in them
-    return (a * b).flatten(1).sum(1).sum(dtype=torch.promote_types(a.dtype, torch.float32))
+def _dot(grad: Tensor, y: Tensor, skip: Tensor, sigma: Tensor) -> Tensor:
+    """The product of grad with y - sigma * skip."""
+    if grad.dtype.itemsize >= 4 and all(t.is_contiguous() for t in (grad, y, skip)):  # nothing is written out
+        return torch.dot(grad.view(-1), y.view(-1)) - sigma * torch.dot(grad.view(-1), skip.view(-1))
+    # torch's dot of 16 bits takes four times as long, and what it has lost the difference of two would show
+    products = grad * (y - (sigma * skip).to(y.dtype))
+    each = products.sum(tuple(range(1, products.ndim)))
+    return each.sum(dtype=torch.promote_types(each.dtype, torch.float32))
 
 
 class Sum(nn.Module):

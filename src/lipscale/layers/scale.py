@@ -67,7 +67,8 @@ class ScaledLayer(AtScale):
         """The weight in use, sigma * W."""
         if self.training:
             device = self.sigma.device.type
-            reduced = torch.is_autocast_enabled(device)
+            in_bfloat16 = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) is torch.bfloat16
+            reduced = in_bfloat16 and self.sigma.dtype is torch.float32  # others are not rounded to it
             with torch.autocast(device, enabled=False):  # composed in half precision it would not be orthogonal enough
                 return self.sigma * self.source.unit(reduced=reduced)
         key = self._fingerprint()
