@@ -10,8 +10,9 @@ from torch.fx.passes.shape_prop import ShapeProp
 
 from lipscale.bounds import is_plain_sequence, lipschitz_bound, set_lipschitz
 from lipscale.bounds.constant import HOMOGENEOUS, scaled_depth
-from lipscale.bounds.graph import applied, kind_of, step_of, trace
+from lipscale.bounds.graph import applied, kind_of, step_of
 from lipscale.bounds.operations import REARRANGEMENTS, SUBTRACTIONS, Elementwise, Kind, Step, place, refuse
+from lipscale.bounds.tracing import trace
 from lipscale.bounds.walk import is_of_a_library, refuse_surprises, rule_of
 from lipscale.errors import UserError
 from lipscale.layers import (
