@@ -134,6 +134,7 @@ def draw(rows, path):
             axes.set(xscale="log", xlabel="CPU-seconds of training, one thread", title=f"{title}, per cent")
             axes.set_xticks(budgets, [f"{budget:g}" for budget in budgets])
             axes.minorticks_off()
+            axes.margins(y=0.15)  # room for the names of the yardsticks
         figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
         figure.savefig(path, dpi=120)
 
