@@ -31,8 +31,8 @@ EPSILONS = (36 / 255, 0.25, 0.5)
 VARIANTS = {
     "xi = 0": {},
     "xi = 2": {"offset": 2.0},
-    "xi = 2, mirrored": {"offset": 2.0, "mirror": True},
-    "xi = 0, mirrored": {"mirror": True},
+    "xi = 2, not mirrored": {"offset": 2.0, "mirror": False},
+    "xi = 0, not mirrored": {"mirror": False},
     "xi = 2, residual": {"offset": 2.0, "depth": 1},
     # the paper's network, as wide as a step of it is affordable here
     "ResNet-18, our layers": {"offset": 2.0, "model": "resnet18", "width": 16},

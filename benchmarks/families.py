@@ -66,6 +66,7 @@ def one_run(family, objective, data, cpu, seed, data_dir, changes):
     start = time.process_time()
     _processes.clock = time.process_time  # a busy machine must not change what is measured
     asked = {"data": data, "data_dir": data_dir, "seed": seed, "layers": family, "device": "cpu"}
+    asked["mirror"] = False  # the default of our own layers alone
     asked |= {**OBJECTIVES[objective], **changes}
     settings = Settings.checked({**asked, "minutes": cpu / 60})
     dataset = read_dataset(settings)

@@ -91,8 +91,10 @@ class ModelSettings(StageSettings):
     padding: Literal["zeros", "circular"] | None = setting(
         None, "What convolutions see beyond the border; default zeros, circular for layers that need it."
     )
-    mirror: bool = setting(
-        False, "Answer by the mean over an image and its mirror image: twice the time, same certificates."
+    mirror: bool | None = setting(
+        None,
+        "Answer an image as its mirror image: patchnet by construction, for half the products; other networks by the "
+        "mean over both, in twice the time. Same certificates. Default: patchnet, where training mirrors images.",
     )
 
 

@@ -22,6 +22,7 @@ def built(name: str, constant: float, seed: int = 0) -> tuple[nn.Module, tuple[i
         "narrow mlp": (lambda: models.mlp(2, 64, 8), (64,)),
         "convnet": (lambda: models.convnet(10, 1, 4, mean=[0.3]), (1, 12, 12)),
         "patchnet": (lambda: mirrored(models.patchnet(10, 1, 4, image_size=16, depth=1)), (1, 16, 16)),
+        "even and odd": (lambda: models.patchnet(10, 1, 8, image_size=(16, 24), mirror=True, mean=[0.3]), (1, 16, 24)),
         "resnet18": (lambda: models.resnet18(10, 3, 4, mean=[0.5] * 3), (3, 16, 16)),
     }
     make, shape = nets[name]
@@ -34,7 +35,7 @@ def built(name: str, constant: float, seed: int = 0) -> tuple[nn.Module, tuple[i
     return net, shape
 
 
-NETS = ["linear", "mlp", "narrow mlp", "convnet", "patchnet", "resnet18"]
+NETS = ["linear", "mlp", "narrow mlp", "convnet", "patchnet", "even and odd", "resnet18"]
 
 
 @pytest.mark.parametrize("name", NETS)

@@ -15,6 +15,7 @@ NETWORKS = {
     "mlp": (lambda: models.mlp(5, (1, 8, 8), 16, mean=[0.3]), (1, 8, 8)),
     "convnet": (lambda: models.convnet(5, 1, 4, mean=[0.3]), (1, 9, 9)),
     "patchnet": (lambda: models.patchnet(5, 3, 4, image_size=16, depth=1, mean=[0.3] * 3), (3, 16, 16)),
+    "even and odd": (lambda: models.patchnet(5, 1, 8, image_size=(16, 24), mirror=True, mean=[0.3]), (1, 16, 24)),
     "mirrored": (lambda: mirrored(models.patchnet(5, 1, 4, image_size=16)), (1, 16, 16)),
     "resnet18": (lambda: models.resnet18(5, 3, 4, mean=[0.3] * 3), (3, 16, 16)),
 }

@@ -14,7 +14,7 @@ from lipscale.errors import UserError
 # f(c x) = c f(x) for c > 0, or at the input, where no scale has acted yet: a scale passes through unchanged
 HOMOGENEOUS = {
     *(layers.GroupSort2, layers.HalfAbs, layers.L2NormPool2d, layers.PadToMultiple, layers.Patches, layers.Standardise),
-    *(layers.ShiftChannels, layers.Scale),
+    *(layers.ShiftChannels, layers.Scale, layers.BatchLast, layers.EvenOddPatches, layers.Even),
     *(nn.Identity, nn.Flatten, nn.Unflatten, nn.PixelUnshuffle, nn.PixelShuffle, nn.Dropout, nn.Dropout2d),
     *(nn.ReLU, nn.LeakyReLU, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.ChannelShuffle),
     *(nn.ZeroPad2d, nn.CircularPad2d, nn.ReflectionPad2d, nn.ReplicationPad2d),
@@ -92,6 +92,8 @@ def _along(module: nn.Module, value: Callable[[Any], float], join: Callable[[Ite
         return value(module)
     if isinstance(module, layers.ConvexResidual):
         return _along(module.branch, value, join)
+    if isinstance(module, layers.EvenOddMap):
+        return _along(module.even, value, join)
     return join(_along(child, value, join) for child in _chain(module))
 
 
@@ -107,6 +109,11 @@ def _project(module: nn.Module, sigma: float, *, scale: float) -> float:
         _project(module.skip, 1.0, scale=scale)  # the skip's sigma sits in the residual itself
         module.sigma.fill_(behind / scale)
         return behind
+    elif isinstance(module, layers.EvenOddMap):
+        behind = _project(module.even, sigma, scale=scale)
+        if _project(module.odd, sigma, scale=scale) != behind:
+            raise UserError("the even and the odd map have different numbers of scaled layers: their scales disagree")
+        return behind
     else:
         for child in _chain(module):
             scale = _project(child, sigma, scale=scale)
@@ -117,8 +124,10 @@ def _chain(module: nn.Module) -> Sequence[nn.Module]:
     """The modules that run one after the other inside this one."""
     if isinstance(module, nn.Sequential) and is_plain_sequence(module):
         return list(module)
-    if isinstance(module, layers.MirrorAverage):
+    if isinstance(module, layers.MirrorAverage | layers.EvenOdd):
         return [module.net]
+    if isinstance(module, layers.EvenOddActivation):
+        return [module.activation]
     if isinstance(module, layers.AtScale):
         return []  # its bias or mean is scaled along
     hidden = [name for name, m in module.named_modules() if m is not module and isinstance(m, layers.AtScale)]

@@ -44,7 +44,9 @@ OURS: dict[type[nn.Module], Rule] = {
     layers.ConvexResidual: residual_bound,
     layers.Sum: lambda block, bound: bound(block.branch) + bound(block.skip),
     layers.Concatenate: lambda block, bound: math.hypot(*(bound(branch) for branch in block)),
-    layers.MirrorAverage: on_images(lambda block, bound: bound(block.net)),
+    **dict.fromkeys((layers.MirrorAverage, layers.EvenOdd), on_images(lambda block, bound: bound(block.net))),
+    layers.EvenOddMap: lambda block, bound: max(bound(block.even), bound(block.odd)),
+    layers.EvenOddActivation: lambda block, bound: bound(block.activation),
     layers.OrthoConv2d: on_images(ortho_conv_bound),
     layers.OrthoConvTranspose2d: on_images(transposed_bound),
     layers.OrthoLinear: linear_bound,
@@ -53,5 +55,7 @@ OURS: dict[type[nn.Module], Rule] = {
     layers.Scale: lambda layer, bound: abs(float(layer.factor)),
     **dict.fromkeys((layers.BatchCentering, layers.GroupSort2, layers.HalfAbs, layers.Shift), one),
     **dict.fromkeys((layers.L2NormPool2d, layers.PadToMultiple, layers.Patches), on_images(one)),
+    **dict.fromkeys((layers.EvenOddPatches, layers.BatchLast), on_images(one)),
+    layers.Even: one,
 }
 RULES.update(OURS)

@@ -113,9 +113,15 @@ def _through(module: nn.Module, values: Values, walk: Walk, unit: float) -> Valu
     kind: Any = type_before_parametrizations(module)
     if kind in (layers.ConvexResidual, layers.Sum):
         return _joined(cast(Any, module), values, walk, unit)
-    if kind is layers.MirrorAverage:  # of a sum and half of it
-        inner = _through(cast(layers.MirrorAverage, module).net, values, walk, unit)
-        return Values(inner.norm, inner.error + inner.computed * (4 * unit))
+    if kind in (layers.MirrorAverage, layers.EvenOdd):  # of sums and half of them
+        inner = _through(cast(Any, module).net, values, walk, unit)
+        return Values(inner.norm, inner.error + inner.computed * (FUNCTION * unit))
+    if kind is layers.EvenOddActivation:  # of two rotations by 45 degrees, each a sum of two products
+        turned = Values(values.norm, values.error + values.computed * (FUNCTION * unit))
+        inner = _through(cast(layers.EvenOddActivation, module).activation, turned, walk, unit)
+        return Values(inner.norm, inner.error + inner.computed * (FUNCTION * unit))
+    if kind is layers.EvenOddMap:
+        return _block_diagonal([cast(Any, module).even, cast(Any, module).odd], values, walk, unit)
     if kind is layers.Concatenate:
         return _side_by_side([_through(branch, values, walk, unit) for branch in cast(layers.Concatenate, module)])
     if rule_of(module) is None:  # a user's own, as torch.fx sees it
@@ -127,6 +133,20 @@ def _through(module: nn.Module, values: Values, walk: Walk, unit: float) -> Valu
 
 def _side_by_side(parts: Sequence[Values]) -> Values:
     return Values(_total([part.norm for part in parts]), _total([part.error for part in parts]))
+
+
+def _block_diagonal(parts: Sequence[nn.Module], values: Values, walk: Walk, unit: float) -> Values:
+    """Each part sees a piece of the values. What it makes of their norm N and error E is linear in both, N' = B N + z
+    and E' = a E + b N + c, so (Minkowski) the largest factor counts for all of them, and the constants of each.
+    """
+    nothing, one = Affine(0.0, 0.0), Affine(1.0, 0.0)
+    of_norm = [_through(part, Values(one, nothing), walk, unit) for part in parts]
+    of_error = [_through(part, Values(nothing, one), walk, unit).error.slope for part in parts]
+    at_zero = [Affine(0.0, math.hypot(*(getattr(v, of).offset for v in of_norm))) for of in ("norm", "error")]
+    return Values(
+        values.norm * max(v.norm.slope for v in of_norm) + at_zero[0],
+        values.error * max(of_error) + values.norm * max(v.error.slope for v in of_norm) + at_zero[1],
+    )
 
 
 def _added(parts: Sequence[Values], unit: float) -> Values:
@@ -307,7 +327,7 @@ def _at_zero(layer: nn.Module, walk: Walk) -> float:
 
 EXACT = (
     *(layers.GroupSort2, layers.HalfAbs, layers.PadToMultiple, layers.Patches, nn.ReLU, nn.MaxPool2d, nn.Dropout),
-    layers.ShiftChannels,
+    *(layers.ShiftChannels, layers.BatchLast, layers.Even),
     *(nn.Identity, nn.Flatten, nn.Unflatten, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle),
     *(nn.ZeroPad2d, nn.CircularPad2d, nn.ReflectionPad2d, nn.ReplicationPad2d),
 )
@@ -324,6 +344,7 @@ RULES: dict[type[nn.Module], Rule] = {
     Elementwise: _elementwise,
     layers.Standardise: _standardise,
     layers.L2NormPool2d: _pool(3),
+    layers.EvenOddPatches: lambda layer, walk, unit: Layer(walk(layer), rate=FUNCTION * unit),  # rotations, too
     **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d), _batch_norm),
     **dict.fromkeys((nn.AvgPool2d, nn.AdaptiveAvgPool2d), _pool(2)),
     **dict.fromkeys(EXACT, lambda layer, walk, unit: Layer(walk(layer))),

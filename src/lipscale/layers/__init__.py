@@ -6,12 +6,14 @@ from lipscale.layers.centering import BatchCentering, batch_means, estimate_mean
 from lipscale.layers.circular import CircularConv2d, PlainCircular
 from lipscale.layers.conv import OrthoConv2d, OrthoConvTranspose2d
 from lipscale.layers.evaluation import evaluation_mode
+from lipscale.layers.layout import BatchLast
 from lipscale.layers.linear import OrthoLinear
 from lipscale.layers.mirror import MirrorAverage, mirrored
 from lipscale.layers.operators import Exponential, PlainExponential, PlainPotential, Potential
 from lipscale.layers.orthogonal import polar_factor
 from lipscale.layers.patches import Patches
 from lipscale.layers.pooling import L2NormPool2d
+from lipscale.layers.reflection import Even, EvenOdd, EvenOddActivation, EvenOddMap, EvenOddPatches
 from lipscale.layers.residual import Concatenate, ConvexResidual, Sum
 from lipscale.layers.scale import AtScale, ScaledLayer
 from lipscale.layers.shift import ShiftChannels
@@ -19,9 +21,15 @@ from lipscale.layers.shift import ShiftChannels
 __all__ = [
     "AtScale",
     "BatchCentering",
+    "BatchLast",
     "CircularConv2d",
     "Concatenate",
     "ConvexResidual",
+    "Even",
+    "EvenOdd",
+    "EvenOddActivation",
+    "EvenOddMap",
+    "EvenOddPatches",
     "Exponential",
     "GroupSort2",
     "HalfAbs",

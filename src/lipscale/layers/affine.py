@@ -40,20 +40,21 @@ class Standardise(nn.Module):
 
 
 class PadToMultiple(nn.Module):
-    """Pad height and width with zeros, right and below, up to a multiple: an isometry."""
+    """Pad height and width with zeros up to a multiple: an isometry. Below, and right, or `centred` on both sides."""
 
-    def __init__(self, multiple: int) -> None:
+    def __init__(self, multiple: int, *, centred: bool = False) -> None:
         super().__init__()
-        self.multiple = multiple
+        self.multiple, self.centred = multiple, centred
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, C, H', W')."""
-        bottom, right = -x.shape[-2] % self.multiple, -x.shape[-1] % self.multiple
-        return F.pad(x, (0, right, 0, bottom)) if bottom or right else x
+        below, sides = -x.shape[-2] % self.multiple, -x.shape[-1] % self.multiple
+        left = sides // 2 if self.centred else 0
+        return F.pad(x, (left, sides - left, 0, below)) if below or sides else x
 
     def extra_repr(self) -> str:
         """The multiple, for print(net)."""
-        return str(self.multiple)
+        return f"{self.multiple}{', centred=True' if self.centred else ''}"
 
 
 class Scale(nn.Module):

@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 
 from lipscale.errors import UserError
+from lipscale.layers.layout import is_batch_last
 
 
 class Patches(nn.Module):
@@ -22,6 +23,9 @@ class Patches(nn.Module):
         size, rows, columns = self.size, height // self.size, width // self.size
         if rows * size != height or columns * size != width:
             raise UserError(f"expected sides that are a multiple of {size}, got {height} x {width}: see PadToMultiple")
+        if is_batch_last(x):
+            pixels = x.permute(1, 2, 3, 0).view(channels, rows, size, columns, size, batch)
+            return pixels.permute(2, 4, 0, 1, 3, 5).reshape(-1, rows, columns, batch).permute(3, 0, 1, 2)
         pixels = x.permute(0, 2, 3, 1).reshape(batch, rows, size, columns, size, channels)
         patches = pixels.transpose(2, 3).reshape(batch, rows, columns, size**2 * channels)
         return patches.permute(0, 3, 1, 2)  # channels last in memory

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -45,12 +46,15 @@ def build(
         raise UserError(f"rows of {input_shape[0]} numbers have no mirror image: leave `mirror` out")
     depth = DEFAULT_DEPTH.get(model, 0) if settings.depth is None else settings.depth
 
+    reflects = settings.mirror and model == "patchnet" and depth == 0 and width % 4 == 0  # by construction
+
     def made_of(parts: Parts) -> nn.Sequential:
         if model == "mlp":
             return mlp(classes, input_shape, width, depth=depth, mean=mean, parts=parts)
         if model == "patchnet":
             size = input_shape[1], input_shape[2]
-            return patchnet(classes, input_shape[0], width, image_size=size, depth=depth, mean=mean, parts=parts)
+            more: Any = {"image_size": size, "depth": depth, "mirror": reflects}
+            return patchnet(classes, input_shape[0], width, mean=mean, parts=parts, **more)
         if model == "convnet":
             return convnet(classes, input_shape[0], width, mean=mean, parts=parts)
         return resnet18(classes, input_shape[0], width, image_size=min(input_shape[1:]), mean=mean, parts=parts)
@@ -61,4 +65,4 @@ def build(
         COPIES * size, f"{model} of width {width}" + (f" and depth {depth}" if model in DEFAULT_DEPTH else "")
     )
     net = made_of(parts_of(layers=settings.layers if constrained else "plain", padding=settings.padding))
-    return mirrored(net) if settings.mirror else net
+    return mirrored(net) if settings.mirror and not reflects else net

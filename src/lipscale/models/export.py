@@ -14,6 +14,9 @@ from lipscale.layers import (
     CircularConv2d,
     Concatenate,
     ConvexResidual,
+    EvenOdd,
+    EvenOddActivation,
+    EvenOddMap,
     Exponential,
     MirrorAverage,
     OrthoConv2d,
@@ -29,6 +32,7 @@ from lipscale.layers import (
 )
 from lipscale.layers.evaluation import drop_caches
 
+CONTAINERS = (ConvexResidual, Sum, Concatenate, MirrorAverage, EvenOdd, EvenOddMap, EvenOddActivation)
 OPERATORS: dict[Any, Any] = {
     CircularConv2d: PlainCircular,
     Exponential: PlainExponential,
@@ -87,7 +91,7 @@ def plain_copy(module: nn.Module) -> nn.Module:
         return Shift((module.scale * (module.bias - module.known_mean())).detach().clone())
     if isinstance(module, nn.Sequential) and is_plain_sequence(module):
         return _sequence(module)
-    if kind in (ConvexResidual, Sum, Concatenate, MirrorAverage):
+    if kind in CONTAINERS:
         twin = copy.copy(module)
         twin._modules = {name: plain_copy(child) for name, child in module._modules.items() if child is not None}
         twin._parameters = {k: nn.Parameter(p.detach().clone()) for k, p in module._parameters.items() if p is not None}

@@ -33,6 +33,7 @@ class Parts:
     fold: Callable[[], nn.Module]  # the activation's cheaper relative
     pool: Callable[[], nn.Module]
     residual: Callable[..., nn.Module]
+    batch_last: bool = False  # whether its convolutions train fastest with the batch innermost in memory
 
 
 def parts_of(*, layers: str = "fast", padding: PaddingMode | None = None) -> Parts:
@@ -73,7 +74,8 @@ def default_padding(layers: str) -> PaddingMode:
 
 def _family_parts(family: Family, padding: PaddingMode | None) -> Parts:
     conv = partial(family.conv, padding_mode=padding)
-    return replace(LIPSCHITZ, conv=conv, linear=family.linear, activation=family.activation, fold=family.fold)
+    own = {"linear": family.linear, "activation": family.activation, "fold": family.fold}
+    return replace(LIPSCHITZ, conv=conv, **own, batch_last=family.name == "aoc")  # type: ignore[arg-type]
 
 
 def reference_parts() -> Parts:
@@ -100,7 +102,9 @@ def _plain_conv(
     return nn.Conv2d(inputs, outputs, kernel_size, stride, padding, bias=bias, padding_mode=padding_mode)
 
 
-LIPSCHITZ = Parts(OrthoConv2d, OrthoLinear, BatchCentering, GroupSort2, HalfAbs, L2NormPool2d, ConvexResidual)
+LIPSCHITZ = Parts(
+    OrthoConv2d, OrthoLinear, BatchCentering, GroupSort2, HalfAbs, L2NormPool2d, ConvexResidual, batch_last=True
+)
 UNCONSTRAINED = Parts(
     conv=_plain_conv,
     linear=nn.Linear,

@@ -1,13 +1,22 @@
 """A network of merged patches: what accuracy and certified accuracy cost least time with, for images of any size."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
-from math import prod
+from collections.abc import Callable, Sequence
 
 from torch import nn
 
 from lipscale.errors import UserError
-from lipscale.layers import PadToMultiple, Patches, Standardise
+from lipscale.layers import (
+    BatchLast,
+    Even,
+    EvenOdd,
+    EvenOddActivation,
+    EvenOddMap,
+    EvenOddPatches,
+    PadToMultiple,
+    Patches,
+    Standardise,
+)
 from lipscale.models.parts import LIPSCHITZ, Parts
 
 GRID = 16  # patches along a side that the stem sees
@@ -22,6 +31,7 @@ def patchnet(
     *,
     image_size: int | tuple[int, int] = 32,
     depth: int = 0,
+    mirror: bool = False,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     parts: Parts = LIPSCHITZ,
@@ -29,32 +39,48 @@ def patchnet(
     """Patches -> 3x3 convolution, then three times: merge 2 x 2 patches -> 1x1 convolution; two dense layers.
 
     Patches are cut so that the stem sees a grid of about 16 x 16, with `width` channels; the first two merges double
-    them. `depth` residual 3x3 blocks may follow each merge: they cost more time than all else, and at an equal time did
-    not pay (docs/CIFAR.md). Nothing is normalised: biases suffice. Sizes that do not fit are padded with zeros, which
-    changes no distance.
+    them. With `mirror` features have an even and an odd part under reflection (`layers.EvenOdd`): an image and its
+    mirror image get one answer, for half the products. `depth` residual 3x3 blocks may follow each merge: they cost
+    more time than all else, and at an equal time did not pay (docs/CIFAR.md). Nothing is normalised: biases suffice.
+    Sizes that do not fit are padded with zeros, which changes no distance; mirrored, by as much on the left as on the
+    right, where that is a whole number of pixels.
     """
     if width % 2:
         raise UserError(f"HalfAbs folds half of the channels: expected an even width, got {width}")
+    if mirror and (width % 4 or depth):
+        raise UserError(f"a mirrored patchnet has a width that is a multiple of 4 and depth 0, got {width} and {depth}")
     sides = (image_size, image_size) if isinstance(image_size, int) else image_size
     patch = max(2, min(sides) // GRID)
     if min(sides) < 2 * patch:
         raise UserError(f"patchnet sees patches of {patch} x {patch} pixels: use mlp for images of side {min(sides)}")
     multiple = patch * 2**MERGES
     kernel_size = 3 if patch <= LARGEST_OVERLAPPING else 1
+
+    def mapped(make: Callable[..., nn.Module], inputs: int, outputs: int, *shape: int) -> list[nn.Module]:
+        """A layer and its activation; of features in two parts one layer for each."""
+        if not mirror:
+            return [make(inputs, outputs, *shape), parts.fold()]
+        even, odd = (make(inputs // 2, outputs // 2, *shape, bias=bias) for bias in (True, False))
+        return [EvenOddMap(even, odd), EvenOddActivation(parts.fold())]
+
+    first = parts.conv(patch**2 * in_channels, width // (2 if mirror else 1), kernel_size), parts.fold()
     layers: dict[str, nn.Module] = {
         "input": Standardise(mean or [0.0] * in_channels, std),
-        "pad": PadToMultiple(multiple),
-        "stem": nn.Sequential(Patches(patch), parts.conv(patch**2 * in_channels, width, kernel_size), parts.fold()),
+        "pad": PadToMultiple(multiple, centred=mirror),
+        **({"layout": BatchLast()} if parts.batch_last else {}),
+        "stem": EvenOdd(patch, *first) if mirror else nn.Sequential(Patches(patch), *first),
     }
     channels = width
     for i in range(MERGES):  # (B, c, H, W) -> (B, outputs, H / 2, W / 2)
         outputs = min(2 * channels, 4 * width)
-        merge = nn.Sequential(Patches(2), parts.conv(4 * channels, outputs, 1), parts.fold())
+        merge = [EvenOddPatches(2, 2) if mirror else Patches(2), *mapped(parts.conv, 4 * channels, outputs, 1)]
         channels = outputs
         blocks = [parts.residual(nn.Sequential(parts.conv(channels, channels, 3), parts.fold())) for _ in range(depth)]
         layers[f"merge{i + 1}"] = nn.Sequential(*merge, *blocks)
-    pixels = prod(-(-side // multiple) for side in sides)
-    layers["flatten"] = nn.Flatten()
-    layers["dense"] = nn.Sequential(parts.linear(pixels * channels, channels), parts.fold())
-    layers["head"] = parts.linear(channels, num_classes)
+    rows, columns = (-(-side // multiple) for side in sides)
+    layers["flatten"] = nn.Sequential(EvenOddPatches(rows, columns), nn.Flatten()) if mirror else nn.Flatten()
+    layers["dense"] = nn.Sequential(*mapped(parts.linear, rows * columns * channels, channels))
+    if mirror:
+        layers["even"] = Even()
+    layers["head"] = parts.linear(channels // 2 if mirror else channels, num_classes)
     return nn.Sequential(OrderedDict(layers))

@@ -148,10 +148,17 @@ def resolve(settings: Settings, dataset: Dataset, preprocessing: Preprocessing) 
         model=model,
         augmentation=augmentation,
         padding=settings.padding or models.default_padding(settings.layers),
+        mirror=_mirrors(settings, model, augmentation) if settings.mirror is None else settings.mirror,
         **(_for_table if model == "mlp" and len(shape) == 1 else _for_images)(settings, dataset, model, rows),
         data=settings.data if named else str(Path(settings.data).expanduser().resolve()),
         **{name: path.expanduser().resolve() for name, path in paths.items()},
     )
+
+
+def _mirrors(settings: Settings, model: str, augmentation: str) -> bool:
+    """Whether answers had better not depend on the side: where training would have to show both, and it costs less."""
+    is_ours = settings.is_constrained and settings.layers == "fast" and model == "patchnet"
+    return is_ours and "flip" in augmentation and not settings.depth and (settings.width or 4) % 4 == 0
 
 
 def _for_images(settings: Settings, dataset: Dataset, model: str, rows: int) -> dict[str, int | None]:

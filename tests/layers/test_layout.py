@@ -1,0 +1,96 @@
+"""Memory with the batch innermost changes no number: values and gradients, layer by layer and of whole networks."""
+
+import pytest
+import torch
+
+from lipscale import models
+from lipscale.layers import BatchLast, OrthoConv2d, Patches
+from lipscale.layers.layout import halves, is_batch_last, joined
+
+
+def batch_last(x):
+    return BatchLast().train()(x)
+
+
+def test_the_layout_is_another_order_in_memory_alone():
+    x = torch.rand(3, 2, 4, 5)
+    there = batch_last(x)
+    assert is_batch_last(there)
+    assert not is_batch_last(x)
+    assert torch.equal(there, x)
+    assert BatchLast().eval()(x) is x
+    row = batch_last(torch.rand(1, 2, 4, 5))
+    assert row.shape == (1, 2, 4, 5)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_halves_and_joining_keep_it_and_so_do_their_gradients(axis):
+    x = batch_last(torch.rand(4, 6, 2, 3)).requires_grad_()
+    first, second = halves(x, axis)
+    assert torch.equal(torch.cat((first, second), axis), x)
+    if axis:
+        again = joined((first, second), axis)
+        assert is_batch_last(again)
+        again.square().sum().backward()
+        assert is_batch_last(x.grad)
+        torch.testing.assert_close(x.grad, 2 * x)
+
+
+@pytest.mark.parametrize("kernel_size", [1, 2, 3, (1, 3), 5])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_product_is_the_convolution(kernel_size, bias):
+    conv = OrthoConv2d(6, 8, kernel_size, padding="same", bias=bias).double().train()
+    if bias:
+        torch.nn.init.normal_(conv.bias)
+    x = torch.rand(3, 6, 5, 4, dtype=torch.float64, requires_grad=True)
+    results = []
+    for inputs in (x, batch_last(x)):
+        y = conv(inputs)
+        assert is_batch_last(y) == (inputs is not x)
+        results.append([y, *torch.autograd.grad(y.sin().sum(), [x, *conv.parameters()])])
+    for ours, torchs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, torchs)
+
+
+def test_what_is_no_product_stays_a_convolution():
+    x = batch_last(torch.rand(3, 6, 4, 4))
+    others = {"stride": 2}, {"padding": 0}, {"groups": 2}, {"padding_mode": "circular"}, {"dilation": 2, "padding": 2}
+    for other in others:
+        assert not OrthoConv2d(6, 6, 3, **other).is_product_on(x)
+    conv = OrthoConv2d(6, 6, 3)
+    assert conv.is_product_on(x)
+    assert not conv.eval().is_product_on(x)
+
+
+def test_patches_are_the_same_patches():
+    x = torch.rand(3, 5, 4, 6)
+    assert torch.equal(Patches(2)(batch_last(x)), Patches(2)(x))
+
+
+@pytest.mark.parametrize("mirror", [False, True])
+@pytest.mark.parametrize("image_size", [(32, 32), (28, 28), (16, 48)])
+def test_a_network_learns_the_same(mirror, image_size, monkeypatch):
+    net = models.patchnet(5, 3, 8, image_size=image_size, mirror=mirror).double().train()
+    x = torch.rand(4, 3, *image_size, dtype=torch.float64)
+    results = []
+    for layout in ("batch last", "as it comes"):
+        if layout == "as it comes":
+            monkeypatch.setattr(BatchLast, "forward", lambda self, x: x)
+        logits = net(x)
+        results.append([logits, *torch.autograd.grad(logits.sin().sum(), list(net.parameters()))])
+    for ours, torchs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, torchs)
+
+
+@pytest.mark.parametrize("mirror", [False, True])
+def test_in_bfloat16_it_is_off_by_no_more_than_the_ordinary_layout(mirror, monkeypatch):
+    net, x = models.patchnet(5, 3, 16, mirror=mirror).train(), torch.rand(16, 3, 32, 32)
+    exact = net(x)
+
+    def off():
+        with torch.autocast("cpu", torch.bfloat16):
+            return float((net(x) - exact).norm())
+
+    ours = off()
+    monkeypatch.setattr(BatchLast, "forward", lambda self, x: x)
+    assert 0 < ours < 1.5 * off()
