@@ -22,7 +22,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.measure import _peak_rss
+from benchmarks.measure import peak_rss
 from lipscale import _processes, models
 from lipscale.certificates import prove
 from lipscale.certificates.slopes import slopes
@@ -108,13 +108,13 @@ def memory_of(shape, batch, **chosen):
     """The megabytes that a network and two of its training steps add to a fresh process at their peak."""
     settings = Settings.checked(chosen)
     inputs, labels = torch.rand(2 * batch, *shape), torch.arange(2 * batch) % 10
-    before = _peak_rss()
+    before = peak_rss()
     net = models.build(settings, 10, tuple(shape))
     training = new_training(net, (inputs, labels), (inputs[:20], labels[:20]), {"batch_size": batch})
     net.train()
     for some, their in training.train.epoch("memory", 1):
         budget.train_step(training, some, their, budget.random_stream(0, "memory"))
-    return _peak_rss() - before
+    return peak_rss() - before
 
 
 def tightness(net, inputs):

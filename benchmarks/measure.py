@@ -44,7 +44,7 @@ def peak_memory(name, width):
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
-def _peak_rss():
+def peak_rss():
     # not getrusage: on Linux its peak is inherited from the process that started this one
     status = Path("/proc/self/status").read_text()
     return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) / 1024
@@ -53,8 +53,8 @@ def _peak_rss():
 if __name__ == "__main__":
     from benchmarks.contestants import CONTESTANTS, EXTRA, Contestant
 
-    before = _peak_rss()
+    before = peak_rss()
     contestant = Contestant({**CONTESTANTS, **EXTRA}[sys.argv[1]], int(sys.argv[2]))
     contestant.train_step()
     contestant.train_step()
-    print(round(_peak_rss() - before, 1))
+    print(round(peak_rss() - before, 1))

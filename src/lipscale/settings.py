@@ -47,6 +47,12 @@ class DataSettings(StageSettings):
         "auto", "Random crops and mirror images; auto takes what suits the data set and the model."
     )
     crop: int = setting(2, "By how many pixels random crops shift an image at most.", ge=0, le=64)
+    cutout: int = setting(
+        0,
+        "Side of a square that is blanked in every training image: for long trainings, which over-fit without it.",
+        ge=0,
+        le=64,
+    )
     image_size: int | None = setting(
         None, "Side of the squares to which pictures in folders are brought; default 64 at most.", ge=4, le=4096
     )

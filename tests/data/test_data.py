@@ -283,6 +283,24 @@ class TestBatches:
         assert found.any(-1).any(-1).all()
         assert found.any(0).all()  # every shift occurs
 
+    @pytest.mark.parametrize(("kind", "grey"), [("bytes", 128), ("floats", 0.5)])
+    def test_a_square_of_every_image_is_blanked_wherever_its_centre_falls(self, kind, grey):
+        inputs = torch.full((400, 2, 8, 6), 200, dtype=torch.uint8)
+        inputs = inputs if kind == "bytes" else inputs.float() / 255
+        samples = data.Samples(inputs, torch.zeros(400, dtype=torch.long))
+        options = {"augmentation": "none", "cutout": 3, "seed": 0, "stream": ("train", 1, 1)}
+        (images, _), (again, _) = (next(epoch_batches(samples, 400, **options)) for _ in range(2))
+        assert torch.equal(images, again)
+        blank = images != 200 / 255
+        assert (images[blank] == (grey / 255 if kind == "bytes" else grey)).all()
+        assert torch.equal(blank[:, 0], blank[:, 1])
+        rows, columns = blank[:, 0].any(2), blank[:, 0].any(1)
+        assert torch.equal(blank[:, 0], rows[:, :, None] & columns[:, None])  # a rectangle, cut at the border
+        for lines in (rows, columns):
+            assert set(lines.sum(1).tolist()) == {2, 3}
+            assert set(lines.int().argmax(1).tolist()) == set(range(lines.shape[1] - 1))
+        assert not (next(epoch_batches(samples, 400, **(options | {"cutout": 0})))[0] != 200 / 255).any()
+
     def test_a_crop_of_a_single_row_stays(self):
         images, nobody = torch.rand(4, 1, 1, 30), torch.zeros(4, dtype=torch.bool)
         cropped = augment(images, "crop", crop=2, mirrored=nobody, generator=random_stream(0, "crop"))

@@ -12,6 +12,8 @@ from lipscale._random import random_stream
 from lipscale.data.dataset import Samples, as_input
 from lipscale.data.stored import Stored
 
+GREY = 128  # of bytes
+
 
 def epoch_batches(
     samples: Samples,
@@ -21,6 +23,7 @@ def epoch_batches(
     seed: int,
     stream: tuple[str | int, ...],
     crop: int = 2,
+    cutout: int = 0,
     only: slice = slice(None),
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """All samples once, shuffled, in batches of equal size give or take one; nothing is dropped.
@@ -41,6 +44,8 @@ def epoch_batches(
     for indices, raw, size in zip(chosen, fetched, sizes, strict=True):
         flips = mirrored[indices.cpu()].to(raw.device)
         images = augment(raw, augmentation, crop=crop, mirrored=flips, generator=generator, whole=size)
+        if cutout:
+            images = _cut_out(images, cutout, generator, size)
         yield as_input(images), samples.labels[indices]
 
 
@@ -90,6 +95,18 @@ def _crop(images: Tensor, most: int, generator: torch.Generator, whole: int) -> 
         part = images[chosen].index_select(-2, rows[down : down + height])
         shifted[chosen] = part.index_select(-1, columns[right : right + width])
     return shifted
+
+
+def _cut_out(images: Tensor, side: int, generator: torch.Generator, whole: int) -> Tensor:
+    """Blank a square of every image in a middle grey; its centre may be any pixel, so some of it may lie outside."""
+    height, width = images.shape[-2:]
+    centres = processes.shard(torch.randint(height * width, (whole,), generator=generator)).to(images.device)
+    inside = [
+        ((torch.arange(length, device=images.device) - centre[:, None] + side // 2) // side == 0)
+        for length, centre in ((height, centres // width), (width, centres % width))
+    ]
+    square = inside[0][:, None, :, None] & inside[1][:, None, None, :]
+    return images.masked_fill(square, 0.5 if images.is_floating_point() else GREY)
 
 
 def _reflected(side: int, most: int) -> Tensor:

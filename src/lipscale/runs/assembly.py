@@ -136,6 +136,9 @@ def resolve(settings: Settings, dataset: Dataset, preprocessing: Preprocessing) 
     if augmentation.startswith("crop") and settings.crop > max(2, min(shape[1:]) // 4):
         sides = " x ".join(map(str, shape[1:]))
         raise UserError(f"`crop` {settings.crop} is more than a quarter of images of {sides}: little would be left")
+    if settings.cutout and (len(shape) == 1 or settings.cutout > min(shape[1:]) // 2):
+        what = "rows of numbers" if len(shape) == 1 else f"images of {' x '.join(map(str, shape[1:]))}"
+        raise UserError(f"`cutout` {settings.cutout} does not suit {what}: it is of images, and at most half of a side")
     class_weights(settings.class_weights, dataset.train.labels, len(dataset.classes))  # to refuse what cannot be
     if settings.holds_out:
         settings = calibrated(settings, count)
@@ -207,7 +210,8 @@ def assemble(settings: Settings, dataset: Dataset, preprocessing: Preprocessing)
     net = build_network(settings, len(dataset.classes), preprocessing).to(device)
 
     def batches(samples: Samples) -> SampleBatches:
-        return SampleBatches(samples.to(device), batch_size, settings.augmentation, settings.seed, settings.crop)
+        how = settings.augmentation, settings.seed, settings.crop, settings.cutout
+        return SampleBatches(samples.to(device), batch_size, *how)
 
     held_out = None if calibration is None else batches(calibration)
     return Parts(net, batches(train), held_out, dataset.test.to(device), box_of(preprocessing), dataset.classes)

@@ -80,6 +80,7 @@ class SampleBatches(Batches):
     augmentation: str = "none"
     seed: int = 0
     crop: int = 2
+    cutout: int = 0
 
     def __len__(self) -> int:
         return -(-len(self.samples) // self.batch_size)
@@ -91,10 +92,9 @@ class SampleBatches(Batches):
 
     def epoch(self, *purpose: str | int, augmented: bool = True, only: slice = slice(None)) -> Iterator[Batch]:
         """Shuffled by (seed, purpose)."""
-        kind = self.augmentation if augmented else "none"
-        return epoch_batches(
-            self.samples, self.batch_size, augmentation=kind, crop=self.crop, seed=self.seed, stream=purpose, only=only
-        )
+        how = (self.augmentation, self.crop, self.cutout) if augmented else ("none", 0, 0)
+        augmentation: Any = dict(zip(("augmentation", "crop", "cutout"), how, strict=True))
+        return epoch_batches(self.samples, self.batch_size, seed=self.seed, stream=purpose, only=only, **augmentation)
 
     def in_order(self) -> Iterator[Batch]:
         """A few hundred at a time."""
