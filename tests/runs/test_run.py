@@ -89,6 +89,33 @@ def test_the_augmentation_suits_the_data_and_the_model(side, changes, expected):
     assert (found.model, found.augmentation) == expected
 
 
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, True),
+        ({"width": 6}, False),  # which has no two even halves
+        ({"depth": 1}, False),
+        ({"layers": "aol"}, False),
+        ({"method": "standard"}, False),
+        ({"model": "convnet"}, False),
+        ({"augmentation": "crop"}, False),  # whoever does not mirror images may mean it
+        ({"model": "convnet", "mirror": True}, True),  # what is asked for is done
+    ],
+)
+def test_answers_are_mirrored_where_training_would_mirror_images(changes, expected):
+    part = Samples(torch.zeros(20, 3, 24, 24, dtype=torch.uint8), torch.arange(20) % 2)
+    dataset, preprocessing = prepare(Dataset("pictures", part, part, ("a", "b"), augmentation="crop+flip"))
+    assert resolve(Settings(**changes), dataset, preprocessing).mirror is expected
+
+
+@pytest.mark.parametrize(("shape", "why"), [((3, 12, 20), "images of 12 x 20"), ((9,), "rows of numbers")])
+def test_a_square_larger_than_half_of_an_image_is_refused(shape, why):
+    part = Samples(torch.zeros(20, *shape), torch.arange(20) % 2)
+    dataset, preprocessing = prepare(Dataset("things", part, part, ("a", "b")))
+    with pytest.raises(UserError, match=f"`cutout` 7 does not suit {why}"):
+        resolve(Settings(cutout=7), dataset, preprocessing)
+
+
 def test_a_moved_folder_loads_and_measures_the_same(finished, tmp_path):
     moved = shutil.copytree(finished.folder, tmp_path / "elsewhere")
     (moved / "checkpoint.safetensors").unlink()  # not needed any more
