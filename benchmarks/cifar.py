@@ -23,7 +23,7 @@ from lipscale.data import prepare, read_dataset
 from lipscale.errors import UserError
 from lipscale.report.theme import colour, style
 from lipscale.runs import Settings, evaluate
-from lipscale.runs.assembly import assemble, resolve
+from lipscale.runs.assembly import assemble, at_width, resolve
 from lipscale.settings import TrainingSettings
 from lipscale.training import budget, fit
 
@@ -60,14 +60,13 @@ def one_run(variant, cpu, seed, data_dir, *, held_out, changes):
     values = settings.model_dump(include=set(TrainingSettings.model_fields))
 
     def time_epoch(width):
-        made = settings.model_copy(update={"width": width or 64})
-        parts = assemble(made, dataset, preprocessing)
+        parts = assemble(at_width(settings, width or 64), dataset, preprocessing)
         return budget.seconds_of(parts.net, parts.train, parts.calibration, values), 0.0  # the test is not counted
 
     _processes.clock = time.process_time  # a busy machine must not change what is measured
     left = cpu - (time.process_time() - start)
     width, epochs = budget.fit_to_time(left, time_epoch, width=settings.width)
-    parts = assemble(settings.model_copy(update={"width": width}), dataset, preprocessing)
+    parts = assemble(at_width(settings, width), dataset, preprocessing)
     found = fit(parts.net, parts.train, parts.calibration, progress=False, **{**values, "epochs": epochs})
     taken = time.process_time() - start
     metrics = evaluate(found.net, dataset.test, epsilons=EPSILONS, calibration_size=found.calibration_size).metrics

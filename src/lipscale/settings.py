@@ -100,7 +100,7 @@ class ModelSettings(StageSettings):
     mirror: bool | None = setting(
         None,
         "Answer an image as its mirror image: patchnet by construction, for half the products; other networks by the "
-        "mean over both, in twice the time. Same certificates. Default: patchnet, where training mirrors images.",
+        "mean over both, in twice the time. Same certificates. Default: patchnet of width 96 and more.",
     )
 
 

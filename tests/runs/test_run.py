@@ -92,14 +92,16 @@ def test_the_augmentation_suits_the_data_and_the_model(side, changes, expected):
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({}, True),
-        ({"width": 6}, False),  # which has no two even halves
-        ({"depth": 1}, False),
-        ({"layers": "aol"}, False),
-        ({"method": "standard"}, False),
-        ({"model": "convnet"}, False),
-        ({"augmentation": "crop"}, False),  # whoever does not mirror images may mean it
-        ({"model": "convnet", "mirror": True}, True),  # what is asked for is done
+        ({"width": 96}, True),
+        ({"width": 64}, False),  # too narrow to gain by it
+        ({"width": 98}, False),  # which has no two even halves
+        ({"width": 96, "depth": 1}, False),
+        ({"width": 96, "layers": "aol"}, False),
+        ({"width": 96, "method": "standard"}, False),
+        ({"width": 96, "model": "convnet"}, False),
+        ({"width": 96, "augmentation": "crop"}, False),  # whoever does not mirror images may mean it
+        ({"minutes": 1}, None),  # while the width is open
+        ({"width": 64, "mirror": True}, True),  # what is asked for is done
     ],
 )
 def test_answers_are_mirrored_where_training_would_mirror_images(changes, expected):

@@ -30,6 +30,7 @@ WITHOUT_CROPS = {"crop": "none", "crop+flip": "flip"}
 
 
 FEWEST_IN_A_BATCH = 32
+MIRRORED_FROM = 96  # channels: narrower, a mirrored patchnet takes as long as an ordinary one (docs/CIFAR.md)
 EVALUATED = 256  # test samples that are timed where a budget in minutes is planned
 REPORTED = 5.0  # seconds that metrics with their intervals and the report take, more or less
 
@@ -60,7 +61,7 @@ def within_minutes(settings: Settings, dataset: Dataset, preprocessing: Preproce
 
     def time_epoch(width: int | None) -> tuple[float, float]:
         width = width or models.DEFAULT_WIDTH[settings.model]
-        parts = assemble(replace(settings, width=width), dataset, preprocessing)
+        parts = assemble(at_width(settings, width), dataset, preprocessing)
         epoch = seconds_of(parts.net, parts.train, parts.calibration, values)
         some = data.as_input(parts.test.inputs[torch.arange(min(EVALUATED, len(parts.test)))])
         start = processes.clock()
@@ -79,7 +80,7 @@ def within_minutes(settings: Settings, dataset: Dataset, preprocessing: Preproce
         is_scalable=settings.model == "patchnet",
     )
     epochs = max(1, epochs - (settings.phase2_epochs or 0))  # those come on top
-    return replace(settings, width=width or models.DEFAULT_WIDTH[settings.model], epochs=epochs)
+    return replace(at_width(settings, width or models.DEFAULT_WIDTH[settings.model]), epochs=epochs)
 
 
 def pick_device(name: str) -> torch.device:
@@ -146,22 +147,30 @@ def resolve(settings: Settings, dataset: Dataset, preprocessing: Preprocessing) 
     rows = count - (round((settings.calibration_fraction or 0) * count) if is_split else 0)
     named = settings.data in data.READERS
     paths = {name: path for name in ("data_dir", "test_data") if (path := getattr(settings, name)) is not None}
-    return replace(
+    settings = replace(
         settings,
         model=model,
         augmentation=augmentation,
         padding=settings.padding or models.default_padding(settings.layers),
-        mirror=_mirrors(settings, model, augmentation) if settings.mirror is None else settings.mirror,
         **(_for_table if model == "mlp" and len(shape) == 1 else _for_images)(settings, dataset, model, rows),
         data=settings.data if named else str(Path(settings.data).expanduser().resolve()),
         **{name: path.expanduser().resolve() for name, path in paths.items()},
     )
+    return at_width(settings, settings.width)
 
 
-def _mirrors(settings: Settings, model: str, augmentation: str) -> bool:
-    """Whether answers had better not depend on the side: where training would have to show both, and it costs less."""
-    is_ours = settings.is_constrained and settings.layers == "fast" and model == "patchnet"
-    return is_ours and "flip" in augmentation and not settings.depth and (settings.width or 4) % 4 == 0
+def at_width(settings: Settings, width: int | None) -> Settings:
+    """The resolved settings with this width, and with what follows from it: whether answers are mirrored.
+
+    They had better be where training would show both sides, and the network is so wide that half of its products are
+    worth more than half of its weights.
+    """
+    mirror = settings.mirror
+    if mirror is None and width is not None:
+        is_ours = settings.is_constrained and settings.layers == "fast" and settings.model == "patchnet"
+        is_wide = width >= MIRRORED_FROM and width % 4 == 0
+        mirror = is_ours and is_wide and not settings.depth and "flip" in settings.augmentation
+    return replace(settings, width=width, mirror=mirror)
 
 
 def _for_images(settings: Settings, dataset: Dataset, model: str, rows: int) -> dict[str, int | None]:
