@@ -48,8 +48,7 @@ def one_run(method, data, cpu, seed, data_dir):
     """A training of so many CPU-seconds, and how far its answers can be trusted: as they are, attacked, at worst."""
     _processes.clock = time.process_time  # a busy machine must not change what is measured
     torch.set_num_threads(1)
-    asked = {"data": data, "data_dir": data_dir, "seed": seed, "device": "cpu"}
-    asked |= {"model": "patchnet", "width": WIDTH, "mirror": False}  # one topology for all methods
+    asked = {"data": data, "data_dir": data_dir, "seed": seed, "device": "cpu", "model": "patchnet", "width": WIDTH}
     with tempfile.TemporaryDirectory() as folder:
         settings = {**asked, **METHODS[method], "epsilons": (EPSILON,), "out": Path(folder) / "run"}
         epochs = epochs_within(cpu, lipscale.Settings(**settings))

@@ -80,7 +80,7 @@ MINI = Profile(
         "CIFAR-100": {"data": "cifar100", "width": 32},
         "Tiny-ImageNet": {"data": "tiny-imagenet", "width": 32},
     },
-    shared={"model": "patchnet", "mirror": False},  # one topology for all methods
+    shared={"model": "patchnet"},
     search={"epochs": 12, "lipschitz": 6.0},
     # some 60 CPU-seconds a run, on Tiny-ImageNet three times that; a step of PGD-AT and CAAT costs eleven others
     epochs={
