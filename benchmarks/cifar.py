@@ -60,13 +60,13 @@ def one_run(variant, cpu, seed, data_dir, *, held_out, changes):
     values = settings.model_dump(include=set(TrainingSettings.model_fields))
 
     def time_epoch(width):
-        parts = assemble(at_width(settings, width or 64), dataset, preprocessing)
+        parts = assemble(at_width(settings, width or 64, preprocessing.input_shape), dataset, preprocessing)
         return budget.seconds_of(parts.net, parts.train, parts.calibration, values), 0.0  # the test is not counted
 
     _processes.clock = time.process_time  # a busy machine must not change what is measured
     left = cpu - (time.process_time() - start)
     width, epochs = budget.fit_to_time(left, time_epoch, width=settings.width)
-    parts = assemble(at_width(settings, width), dataset, preprocessing)
+    parts = assemble(at_width(settings, width, preprocessing.input_shape), dataset, preprocessing)
     found = fit(parts.net, parts.train, parts.calibration, progress=False, **{**values, "epochs": epochs})
     taken = time.process_time() - start
     metrics = evaluate(found.net, dataset.test, epsilons=EPSILONS, calibration_size=found.calibration_size).metrics

@@ -99,8 +99,8 @@ class ModelSettings(StageSettings):
     )
     mirror: bool | None = setting(
         None,
-        "Answer an image as its mirror image: patchnet by construction, for half the products; other networks by the "
-        "mean over both, in twice the time. Same certificates. Default: patchnet of width 96 and more.",
+        "Answer an image as its mirror image: patchnet by construction, for half the products; others (and odd sizes) "
+        "by the mean of both, in twice the time. Default: patchnet of width 96 and more, where training mirrors.",
     )
 
 

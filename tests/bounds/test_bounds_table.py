@@ -68,6 +68,12 @@ BOUNDED = {
     "orthogonium MaxMin(-1)": (lambda: orthogonium.MaxMin(-1), IMAGE),
     "Patches(2)": (lambda: layers.Patches(2), IMAGE),
     "MirrorAverage": (lambda: layers.MirrorAverage(nn.Conv2d(4, 2, 3)), IMAGE),
+    "EvenOdd": (lambda: layers.EvenOdd(2, nn.Conv2d(16, 3, 3, padding=1), nn.LeakyReLU(-2.0)), IMAGE),
+    "EvenOddMap": (lambda: layers.EvenOddMap(nn.Conv2d(2, 3, 3), nn.Conv2d(2, 1, 3)), IMAGE),
+    "EvenOddActivation": (lambda: layers.EvenOddActivation(layers.GroupSort2()), IMAGE),
+    "EvenOddPatches": (lambda: layers.EvenOddPatches(2, 3), IMAGE),
+    "Even": (lambda: layers.Even(), IMAGE),
+    "BatchLast": (lambda: layers.BatchLast(), IMAGE),
     # linear maps
     "Linear": (lambda: nn.Linear(8, 5), ROW),
     "Linear along a line": (lambda: nn.Linear(8, 5), LINE),

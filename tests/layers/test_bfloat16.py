@@ -107,7 +107,7 @@ def test_a_convolution_on_few_pixels_is_a_product_of_matrices(layout, autocast, 
     results = []
     for net, few in ((layer, FEW_PIXELS), (twin, 0)):
         monkeypatch.setattr("lipscale.layers.conv.FEW_PIXELS", few)
-        assert net._is_product_on(x) == bool(few)
+        assert net._has_few_pixels(x) == bool(few)
         inputs = x.clone().requires_grad_()
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             y = net(inputs)
@@ -121,11 +121,11 @@ def test_a_convolution_on_few_pixels_is_a_product_of_matrices(layout, autocast, 
 def test_what_is_no_product_stays_a_convolution():
     x = torch.randn(2, 6, 4, 4)
     for net in (OrthoConv2d(6, 6, 3), OrthoConv2d(6, 6, 1, groups=2), OrthoConv2d(6, 6, 1, padding=1)):
-        assert not net._is_product_on(x)
+        assert not net._has_few_pixels(x)
         torch.testing.assert_close(
             net(x), F.conv2d(x, net.weight, net.scaled_bias(), 1, net.padding, groups=net.groups)
         )
     layer = OrthoConv2d(6, 6, 1)
-    assert not layer._is_product_on(x[0])  # a single picture, without an axis of samples
-    assert not layer._is_product_on(x[..., :0])
-    assert not layer.eval()._is_product_on(x)
+    assert not layer._has_few_pixels(x[0])  # a single picture, without an axis of samples
+    assert not layer._has_few_pixels(x[..., :0])
+    assert not layer.eval()._has_few_pixels(x)

@@ -5,8 +5,11 @@ import torch
 from torch import nn
 
 from lipscale import get_lipschitz, lipschitz_bound, models, set_lipschitz
+from lipscale.bounds import Walk
+from lipscale.certificates.forward_error import Affine, Values, _through
 from lipscale.errors import UserError
 from lipscale.layers import (
+    BatchLast,
     Even,
     EvenOdd,
     EvenOddActivation,
@@ -16,6 +19,7 @@ from lipscale.layers import (
     HalfAbs,
     OrthoConv2d,
     OrthoLinear,
+    Shift,
 )
 
 BOTH = pytest.mark.parametrize("training", [True, False])
@@ -87,8 +91,52 @@ def test_a_map_is_as_lipschitz_as_the_worse_of_its_parts():
     matrix = torch.block_diag(even.weight, odd.weight)
     assert lipschitz_bound(both, (8,)) == pytest.approx(float(torch.linalg.matrix_norm(matrix.detach(), 2)), rel=1e-6)
     uneven = nn.Sequential(EvenOddMap(OrthoLinear(4, 3), nn.Sequential(OrthoLinear(4, 4), OrthoLinear(4, 3))))
-    with pytest.raises(UserError, match="different numbers of scaled layers"):
-        set_lipschitz(uneven, 2.0)
+    for ask in (lambda: set_lipschitz(uneven, 2.0), lambda: get_lipschitz(uneven)):
+        with pytest.raises(UserError, match="even and the odd map disagree"):
+            ask()
+    assert all(float(m.sigma) == 1 for m in uneven.modules() if isinstance(m, OrthoLinear))
+
+
+@pytest.mark.parametrize("module", [EvenOddActivation(nn.ReLU()), EvenOddMap(nn.Identity(), nn.Identity()), Even()])
+def test_parts_that_are_not_halves_are_refused(module):
+    """Of three channels d would be broadcast, and distances grow by sqrt(2)."""
+    for x in (torch.rand(2, 3), torch.rand(2, 3, 4, 4)):
+        with pytest.raises(UserError, match="even number, got 3"):
+            module(x)
+    with pytest.raises(UserError, match="even number of channels, got 3"):
+        EvenOddPatches(2, 2)(torch.rand(2, 3, 4, 4))
+
+
+class Doubled(OrthoConv2d):
+    """A user's own, whose forward pass is another."""
+
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+@pytest.mark.parametrize(
+    ("conv", "activation"),
+    [
+        (OrthoConv2d(12, 8, (3, 5)), HalfAbs()),
+        (OrthoConv2d(12, 8, 2, padding="same"), HalfAbs()),  # R K R pads on the other side
+        (OrthoConv2d(12, 8, (3, 2), padding="same"), HalfAbs()),
+        (OrthoConv2d(12, 8, 3), GroupSort2()),
+        (Doubled(12, 8, 3), HalfAbs()),
+    ],
+)
+def test_one_product_gives_what_both_images_give(conv, activation):
+    lift, x = EvenOdd(2, conv, activation).double().train(), torch.rand(3, 3, 8, 12, dtype=torch.float64)
+    torch.testing.assert_close(lift(BatchLast().train()(x)), lift(x))
+
+
+@pytest.mark.parametrize("activation", [Shift(torch.full((3,), 0.7)), nn.Sigmoid(), nn.LeakyReLU(0.3)])
+def test_the_norm_behind_an_activation_of_both_sides_is_within_its_bound(activation):
+    both, x = EvenOddActivation(activation).double().eval(), torch.randn(200, 6, 2, 2, dtype=torch.float64)
+    x[0] = 0
+    start = Values(Affine(1.0, 0.0), Affine(0.0, 0.0))
+    values = _through(both, start, Walk.over(both, (6, 2, 2)), torch.finfo(torch.float64).eps / 2)
+    found = both(x).flatten(1).norm(dim=1)
+    assert (found <= values.norm.at(x.flatten(1).norm(dim=1)) * (1 + 1e-9) + 1e-12).all()
 
 
 def net_of(image_size, channels, parts=models.LIPSCHITZ, width=8):
@@ -127,7 +175,9 @@ def test_it_takes_half_of_the_products_and_a_quarter_of_the_frames():
     frames = lambda net: sum(p.numel() for p in net.parameters() if p.ndim > 1)  # noqa: E731
     plain, both = models.patchnet(width=64), models.patchnet(width=64, mirror=True)
     assert frames(both) / frames(plain) == pytest.approx(0.5, abs=0.01)  # two matrices of a quarter each
-    with pytest.raises(UserError, match="multiple of 4 and depth 0, got 6 and 0"):
+    with pytest.raises(UserError, match="got 8, 0 and 31"):
+        models.patchnet(width=8, image_size=31, mirror=True)
+    with pytest.raises(UserError, match="multiple of 4, depth 0, and images of an even width, got 6, 0 and 32"):
         models.patchnet(width=6, mirror=True)
 
 

@@ -127,3 +127,14 @@ def test_weights_that_were_written_behind_torchs_back_are_exported():
     before = net(x).detach()
     net.head.sigma.data.fill_(7)  # its bias is zero
     torch.testing.assert_close(export_plain(net)(x).detach(), 7 * before)
+
+
+@pytest.mark.parametrize("name", ["patchnet", "even and odd", "mirrored"])
+def test_torch_export_takes_batches_of_any_size(name):
+    make, shape = NETWORKS[name]
+    plain = export_plain(make().eval())
+    batch = {0: torch.export.Dim("batch")}
+    exported = torch.export.export(plain, (torch.rand(3, *shape),), dynamic_shapes=(batch,)).module()
+    for size in (1, 2, 5):
+        x = torch.rand(size, *shape)
+        torch.testing.assert_close(exported(x), plain(x))

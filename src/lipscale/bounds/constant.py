@@ -93,7 +93,10 @@ def _along(module: nn.Module, value: Callable[[Any], float], join: Callable[[Ite
     if isinstance(module, layers.ConvexResidual):
         return _along(module.branch, value, join)
     if isinstance(module, layers.EvenOddMap):
-        return _along(module.even, value, join)
+        even, odd = (_along(part, value, join) for part in (module.even, module.odd))
+        if even != odd:
+            raise UserError(f"the even and the odd map disagree: {even:g} and {odd:g} scaled layers, or their product")
+        return even
     return join(_along(child, value, join) for child in _chain(module))
 
 
@@ -110,10 +113,8 @@ def _project(module: nn.Module, sigma: float, *, scale: float) -> float:
         module.sigma.fill_(behind / scale)
         return behind
     elif isinstance(module, layers.EvenOddMap):
-        behind = _project(module.even, sigma, scale=scale)
-        if _project(module.odd, sigma, scale=scale) != behind:
-            raise UserError("the even and the odd map have different numbers of scaled layers: their scales disagree")
-        return behind
+        _project(module.odd, sigma, scale=scale)
+        return _project(module.even, sigma, scale=scale)
     else:
         for child in _chain(module):
             scale = _project(child, sigma, scale=scale)

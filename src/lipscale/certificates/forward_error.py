@@ -116,9 +116,9 @@ def _through(module: nn.Module, values: Values, walk: Walk, unit: float) -> Valu
     if kind in (layers.MirrorAverage, layers.EvenOdd):  # of sums and half of them
         inner = _through(cast(Any, module).net, values, walk, unit)
         return Values(inner.norm, inner.error + inner.computed * (FUNCTION * unit))
-    if kind is layers.EvenOddActivation:  # of two rotations by 45 degrees, each a sum of two products
+    if kind is layers.EvenOddActivation:  # of two sides, between rotations by 45 degrees, each a sum of two products
         turned = Values(values.norm, values.error + values.computed * (FUNCTION * unit))
-        inner = _through(cast(layers.EvenOddActivation, module).activation, turned, walk, unit)
+        inner = _block_diagonal([cast(layers.EvenOddActivation, module).activation] * 2, turned, walk, unit)
         return Values(inner.norm, inner.error + inner.computed * (FUNCTION * unit))
     if kind is layers.EvenOddMap:
         return _block_diagonal([cast(Any, module).even, cast(Any, module).odd], values, walk, unit)

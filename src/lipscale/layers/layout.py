@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from lipscale.errors import UserError
 from lipscale.layers.tracing import is_traced
 
 
@@ -27,29 +28,31 @@ class BatchLast(nn.Module):
 
 
 def is_batch_last(x: Tensor) -> bool:
-    """Whether the batch is innermost in memory."""
-    return x.ndim == 4 and len(x) > 1 and x.permute(1, 2, 3, 0).is_contiguous()
+    """Whether the batch is innermost in memory; what is traced has no memory yet."""
+    return not is_traced() and x.ndim == 4 and len(x) > 1 and x.permute(1, 2, 3, 0).is_contiguous()
 
 
-def joined(parts: Sequence[Tensor], axis: int) -> Tensor:
-    """torch.cat along the batch or the channels, which keeps this layout, as does its gradient."""
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """torch.cat along the channels, which keeps this layout, as does its gradient."""
     if not all(map(is_batch_last, parts)):
-        return torch.cat(tuple(parts), axis)
-    return torch.cat([part.permute(1, 2, 3, 0) for part in parts], (axis - 1) % 4).permute(3, 0, 1, 2)
+        return torch.cat(tuple(parts), 1)
+    return torch.cat([part.permute(1, 2, 3, 0) for part in parts]).permute(3, 0, 1, 2)
 
 
-def halves(x: Tensor, axis: int) -> list[Tensor]:
-    """The two halves of the batch or the channels, likewise."""
+def halves(x: Tensor) -> list[Tensor]:
+    """The two halves of the channels, likewise."""
+    if x.shape[1] % 2:
+        raise UserError(f"expected channels in two halves, an even number, got {x.shape[1]}")
     if not is_batch_last(x):
-        return list(x.chunk(2, axis))
-    return [part.permute(3, 0, 1, 2) for part in x.permute(1, 2, 3, 0).chunk(2, (axis - 1) % 4)]
+        return list(x.chunk(2, 1))
+    return [part.permute(3, 0, 1, 2) for part in x.permute(1, 2, 3, 0).chunk(2)]
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The convolution with this kernel, at stride 1 with zeros around that keep the size, as a product of matrices."""
     batch, _, height, width = x.shape
     matrix = weight.permute(0, 2, 3, 1).flatten(1)  # (out, kh kw in)
-    if torch.is_autocast_enabled(x.device.type):
+    if torch.is_autocast_enabled(x.device.type) and x.dtype is not torch.float64:  # as autocast has it
         dtype = torch.get_autocast_dtype(x.device.type)
         x, matrix, bias = x.to(dtype), matrix.to(dtype), None if bias is None else bias.to(dtype)
     y = _Product.apply(_taps(x, weight.shape[2], weight.shape[3]), matrix, bias)

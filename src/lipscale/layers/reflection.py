@@ -6,10 +6,11 @@ Let R mirror an image from left to right. What a map f makes of an image has an 
 
 A linear map that commutes with R takes even to even and odd to odd: two blocks of half the size each, which is half of
 the products, and a quarter of what orthogonal weights cost. Features are (B, [s | d], H, W): the first half of the
-channels is even, the second odd. Nothing here expands distances.
+channels is even, the second odd.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -39,21 +40,27 @@ class EvenOdd(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, [s | d], H / patch, W / patch)."""
-        y, mirrored = self._sides(x)
+        y, mirrored = self._of_one_product(x) if is_batch_last(x) else self._of_both_images(x)
         s = torch.lerp(y, mirrored, 0.5)
-        return joined((s, y - s), 1)
+        return joined((s, y - s))
 
-    def _sides(self, x: Tensor) -> list[Tensor]:
+    def _of_both_images(self, x: Tensor) -> Sequence[Tensor]:
         """f(x) and R f(R x)."""
-        patches, conv, activation = self.net
+        y, mirrored = self.net(torch.cat((x, x.flip(-1)))).unflatten(0, (2, -1))
+        return y, mirrored.flip(-1)
+
+    def _of_one_product(self, x: Tensor) -> Sequence[Tensor]:
+        """The same where R K R is a convolution, too, with the mirrored kernel, and the fold goes pixel by pixel."""
+        parts: Any = self.net
+        patches, conv, activation = parts
         seen = patches(x)
-        if isinstance(conv, OrthoConv2d) and conv.is_product_on(seen):  # R K R is a convolution, too
-            kernel, bias = conv.weight, conv.scaled_bias()
-            mirrored = kernel.unflatten(1, (self.patch, self.patch, -1)).flip(2, -1).flatten(1, 3)
-            both = product(seen, torch.cat((kernel, mirrored)), None if bias is None else bias.repeat(2))
-            return [activation(side) for side in halves(both, 1)]
-        y, mirrored = self.net(torch.cat((x, x.flip(-1)))).chunk(2)
-        return [y, mirrored.flip(-1)]
+        is_plain = type(conv) is OrthoConv2d and type(activation) is HalfAbs
+        if not is_plain or conv.kernel_size[1] % 2 == 0 or not conv.is_product_on(seen):
+            return self._of_both_images(x)
+        kernel, bias = conv.weight, conv.scaled_bias()
+        mirrored = kernel.unflatten(1, (self.patch, self.patch, -1)).flip(2, -1).flatten(1, 3)
+        both = product(seen, torch.cat((kernel, mirrored)), None if bias is None else bias.repeat(2))
+        return [activation(side) for side in halves(both)]
 
 
 class EvenOddPatches(nn.Module):
@@ -73,7 +80,9 @@ class EvenOddPatches(nn.Module):
         rows, columns = height // self.height, width // self.width
         if (rows * self.height, columns * self.width) != (height, width):
             raise UserError(f"expected sides that are a multiple of {self.height, self.width}, got {height} x {width}")
-        if is_batch_last(x) and not is_traced():
+        if x.shape[1] % 2:
+            raise UserError(f"expected features in two parts, an even number of channels, got {x.shape[1]}")
+        if is_batch_last(x):
             pixels = x.permute(1, 2, 3, 0).view(2, -1, rows, self.height, columns, self.width, batch)
             return _Rotate.apply(pixels).view(-1, rows, columns, batch).permute(3, 0, 1, 2)
         pixels = x.reshape(batch, 2, -1, rows, self.height, columns, self.width)
@@ -87,7 +96,7 @@ class EvenOddPatches(nn.Module):
 class EvenOddMap(nn.Module):
     """A map of the even part beside a map of the odd part: block-diagonal, as Lipschitz as the worse of the two.
 
-    It commutes with R where both work pixel by pixel and `odd` has no bias.
+    It commutes with R where both work pixel by pixel and `odd` is linear.
     """
 
     def __init__(self, even: nn.Module, odd: nn.Module) -> None:
@@ -96,8 +105,8 @@ class EvenOddMap(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, [s | d], ...) -> (B, [s | d], ...)."""
-        s, d = halves(x, 1)
-        return joined((self.even(s), self.odd(d)), 1)
+        s, d = halves(x)
+        return joined((self.even(s), self.odd(d)))
 
 
 class EvenOddActivation(nn.Module):
@@ -111,7 +120,7 @@ class EvenOddActivation(nn.Module):
         """(B, [s | d], ...) -> (B, [s | d], ...)."""
         if type(self.activation) is HalfAbs and not is_traced():
             return _FoldSides.apply(x)
-        s, d = x.chunk(2, 1)
+        s, d = halves(x)
         left, right = self.activation((s + d) * HALF), self.activation((s - d) * HALF)
         return torch.cat(((left + right) * HALF, (left - right) * HALF), 1)
 
@@ -121,7 +130,7 @@ class Even(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, [s | d], ...) -> (B, s, ...)."""
-        return x.chunk(2, 1)[0]
+        return halves(x)[0]
 
 
 def _rotated(pixels: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
 
 import torch
 from torch import nn
@@ -13,7 +13,7 @@ from lipscale.layers import mirrored
 from lipscale.models.convnet import convnet
 from lipscale.models.mlp import mlp
 from lipscale.models.parts import UNCONSTRAINED, Parts, parts_of
-from lipscale.models.patchnet import patchnet
+from lipscale.models.patchnet import can_mirror, patchnet
 from lipscale.models.resnet import resnet18
 from lipscale.settings import ModelSettings
 
@@ -27,6 +27,13 @@ COPIES = 8  # of the weights that live at once: the optimizer's moments, orthogo
 def suitable_model(input_shape: Sequence[int]) -> str:
     """What `auto` takes: an MLP for rows and tiny images, else patchnet."""
     return "mlp" if len(input_shape) == 1 or math.prod(input_shape[1:]) <= TINY_IMAGE else "patchnet"
+
+
+def mirrors_by_construction(settings: ModelSettings, input_shape: Sequence[int], width: int) -> bool:
+    """Whether a constrained network of this width can have its answers mirrored for less, and not for more."""
+    model = suitable_model(input_shape) if settings.model == "auto" else settings.model
+    is_ours = model == "patchnet" and settings.layers == "fast"
+    return is_ours and can_mirror(width, settings.depth or 0, input_shape[-1])
 
 
 def build(
@@ -46,15 +53,15 @@ def build(
         raise UserError(f"rows of {input_shape[0]} numbers have no mirror image: leave `mirror` out")
     depth = DEFAULT_DEPTH.get(model, 0) if settings.depth is None else settings.depth
 
-    reflects = settings.mirror and model == "patchnet" and depth == 0 and width % 4 == 0  # by construction
+    by_construction = settings.mirror and constrained and mirrors_by_construction(settings, input_shape, width)
 
     def made_of(parts: Parts) -> nn.Sequential:
         if model == "mlp":
             return mlp(classes, input_shape, width, depth=depth, mean=mean, parts=parts)
         if model == "patchnet":
             size = input_shape[1], input_shape[2]
-            more: Any = {"image_size": size, "depth": depth, "mirror": reflects}
-            return patchnet(classes, input_shape[0], width, mean=mean, parts=parts, **more)
+            make = partial(patchnet, image_size=size, depth=depth, mirror=bool(by_construction))
+            return make(classes, input_shape[0], width, mean=mean, parts=parts)
         if model == "convnet":
             return convnet(classes, input_shape[0], width, mean=mean, parts=parts)
         return resnet18(classes, input_shape[0], width, image_size=min(input_shape[1:]), mean=mean, parts=parts)
@@ -65,4 +72,4 @@ def build(
         COPIES * size, f"{model} of width {width}" + (f" and depth {depth}" if model in DEFAULT_DEPTH else "")
     )
     net = made_of(parts_of(layers=settings.layers if constrained else "plain", padding=settings.padding))
-    return mirrored(net) if settings.mirror and not reflects else net
+    return mirrored(net) if settings.mirror and not by_construction else net

@@ -74,8 +74,8 @@ def default_padding(layers: str) -> PaddingMode:
 
 def _family_parts(family: Family, padding: PaddingMode | None) -> Parts:
     conv = partial(family.conv, padding_mode=padding)
-    own = {"linear": family.linear, "activation": family.activation, "fold": family.fold}
-    return replace(LIPSCHITZ, conv=conv, **own, batch_last=family.name == "aoc")  # type: ignore[arg-type]
+    kit = replace(LIPSCHITZ, conv=conv, linear=family.linear, activation=family.activation, fold=family.fold)
+    return replace(kit, batch_last=family.name == "aoc")
 
 
 def reference_parts() -> Parts:

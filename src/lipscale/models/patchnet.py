@@ -24,6 +24,14 @@ MERGES = 3  # to a grid of 2 x 2
 LARGEST_OVERLAPPING = 4  # larger patches see enough, and a 3x3 kernel of their channels would be too large
 
 
+def can_mirror(width: int, depth: int, columns: int) -> bool:
+    """Whether features have two parts with two halves, and zeros around an image as many on the left as on the right.
+
+    Residual 3x3 blocks would have to be mirrored, too.
+    """
+    return width % 4 == 0 and depth == 0 and columns % 2 == 0
+
+
 def patchnet(
     num_classes: int = 10,
     in_channels: int = 3,
@@ -42,14 +50,16 @@ def patchnet(
     them. With `mirror` features have an even and an odd part under reflection (`layers.EvenOdd`): an image and its
     mirror image get one answer, for half the products. `depth` residual 3x3 blocks may follow each merge: they cost
     more time than all else, and at an equal time did not pay (docs/CIFAR.md). Nothing is normalised: biases suffice.
-    Sizes that do not fit are padded with zeros, which changes no distance; mirrored, by as much on the left as on the
-    right, where that is a whole number of pixels.
+    Sizes that do not fit are padded with zeros, which changes no distance.
     """
     if width % 2:
         raise UserError(f"HalfAbs folds half of the channels: expected an even width, got {width}")
-    if mirror and (width % 4 or depth):
-        raise UserError(f"a mirrored patchnet has a width that is a multiple of 4 and depth 0, got {width} and {depth}")
     sides = (image_size, image_size) if isinstance(image_size, int) else image_size
+    if mirror and not can_mirror(width, depth, sides[1]):
+        raise UserError(
+            "a mirrored patchnet has a width that is a multiple of 4, depth 0, and images of an even width, got "
+            f"{width}, {depth} and {sides[1]}"
+        )
     patch = max(2, min(sides) // GRID)
     if min(sides) < 2 * patch:
         raise UserError(f"patchnet sees patches of {patch} x {patch} pixels: use mlp for images of side {min(sides)}")
@@ -67,7 +77,7 @@ def patchnet(
     layers: dict[str, nn.Module] = {
         "input": Standardise(mean or [0.0] * in_channels, std),
         "pad": PadToMultiple(multiple, centred=mirror),
-        **({"layout": BatchLast()} if parts.batch_last else {}),
+        **({"layout": BatchLast()} if mirror and parts.batch_last else {}),
         "stem": EvenOdd(patch, *first) if mirror else nn.Sequential(Patches(patch), *first),
     }
     channels = width

@@ -30,7 +30,7 @@ WITHOUT_CROPS = {"crop": "none", "crop+flip": "flip"}
 
 
 FEWEST_IN_A_BATCH = 32
-MIRRORED_FROM = 96  # channels: narrower, a mirrored patchnet takes as long as an ordinary one (docs/CIFAR.md)
+MIRRORED_FROM = 96  # channels: a narrower one gains no time by it that is worth its weights (docs/CIFAR.md)
 EVALUATED = 256  # test samples that are timed where a budget in minutes is planned
 REPORTED = 5.0  # seconds that metrics with their intervals and the report take, more or less
 
@@ -61,7 +61,7 @@ def within_minutes(settings: Settings, dataset: Dataset, preprocessing: Preproce
 
     def time_epoch(width: int | None) -> tuple[float, float]:
         width = width or models.DEFAULT_WIDTH[settings.model]
-        parts = assemble(at_width(settings, width), dataset, preprocessing)
+        parts = assemble(at_width(settings, width, preprocessing.input_shape), dataset, preprocessing)
         epoch = seconds_of(parts.net, parts.train, parts.calibration, values)
         some = data.as_input(parts.test.inputs[torch.arange(min(EVALUATED, len(parts.test)))])
         start = processes.clock()
@@ -80,7 +80,8 @@ def within_minutes(settings: Settings, dataset: Dataset, preprocessing: Preproce
         is_scalable=settings.model == "patchnet",
     )
     epochs = max(1, epochs - (settings.phase2_epochs or 0))  # those come on top
-    return replace(at_width(settings, width or models.DEFAULT_WIDTH[settings.model]), epochs=epochs)
+    settings = at_width(settings, width or models.DEFAULT_WIDTH[settings.model], preprocessing.input_shape)
+    return replace(settings, epochs=epochs)
 
 
 def pick_device(name: str) -> torch.device:
@@ -156,10 +157,10 @@ def resolve(settings: Settings, dataset: Dataset, preprocessing: Preprocessing) 
         data=settings.data if named else str(Path(settings.data).expanduser().resolve()),
         **{name: path.expanduser().resolve() for name, path in paths.items()},
     )
-    return at_width(settings, settings.width)
+    return at_width(settings, settings.width, shape)
 
 
-def at_width(settings: Settings, width: int | None) -> Settings:
+def at_width(settings: Settings, width: int | None, input_shape: tuple[int, ...]) -> Settings:
     """The resolved settings with this width, and with what follows from it: whether answers are mirrored.
 
     They had better be where training would show both sides, and the network is so wide that half of its products are
@@ -167,9 +168,8 @@ def at_width(settings: Settings, width: int | None) -> Settings:
     """
     mirror = settings.mirror
     if mirror is None and width is not None:
-        is_ours = settings.is_constrained and settings.layers == "fast" and settings.model == "patchnet"
-        is_wide = width >= MIRRORED_FROM and width % 4 == 0
-        mirror = is_ours and is_wide and not settings.depth and "flip" in settings.augmentation
+        is_worth_it = settings.is_constrained and width >= MIRRORED_FROM and "flip" in settings.augmentation
+        mirror = is_worth_it and models.mirrors_by_construction(settings, input_shape, width)
     return replace(settings, width=width, mirror=mirror)
 
 

@@ -92,9 +92,16 @@ class SampleBatches(Batches):
 
     def epoch(self, *purpose: str | int, augmented: bool = True, only: slice = slice(None)) -> Iterator[Batch]:
         """Shuffled by (seed, purpose)."""
-        how = (self.augmentation, self.crop, self.cutout) if augmented else ("none", 0, 0)
-        augmentation: Any = dict(zip(("augmentation", "crop", "cutout"), how, strict=True))
-        return epoch_batches(self.samples, self.batch_size, seed=self.seed, stream=purpose, only=only, **augmentation)
+        return epoch_batches(
+            self.samples,
+            self.batch_size,
+            augmentation=self.augmentation if augmented else "none",
+            crop=self.crop,
+            cutout=self.cutout if augmented else 0,
+            seed=self.seed,
+            stream=purpose,
+            only=only,
+        )
 
     def in_order(self) -> Iterator[Batch]:
         """A few hundred at a time."""
