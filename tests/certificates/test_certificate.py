@@ -10,7 +10,7 @@ from torch import nn
 from lipscale import Certificate, certify, models, register_rule, set_lipschitz
 from lipscale.bounds.walk import RULES
 from lipscale.certificates import certified_accuracy, certified_accuracy_curve
-from lipscale.certificates.forward_error import Affine
+from lipscale.certificates.affine import Affine
 from lipscale.data import load_dataset
 from lipscale.errors import UserError
 from lipscale.layers import OrthoLinear

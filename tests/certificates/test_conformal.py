@@ -13,8 +13,8 @@ from lipscale import Certificate, certify, models, set_lipschitz
 from lipscale.attacks.apgd import apgd
 from lipscale.attacks.ball import project
 from lipscale.certificates import ConformalScore, ConformalSets
+from lipscale.certificates.affine import Affine
 from lipscale.certificates.conformal import box_lowest, expected_coverage, misses, quantile
-from lipscale.certificates.forward_error import Affine
 from lipscale.certificates.probabilities import highest_log_odds, log_odds, lowest_log_odds
 from lipscale.errors import UserError
 from lipscale.metrics.intervals import exact_interval

@@ -9,7 +9,8 @@ from torch import nn
 
 from lipscale import UserError, certify, estimate_means, export_plain, models, set_lipschitz
 from lipscale.certificates import prove
-from lipscale.certificates.forward_error import Affine, forward_error, gamma
+from lipscale.certificates.affine import Affine
+from lipscale.certificates.forward_error import forward_error, gamma
 from lipscale.layers import OrthoLinear, Shift, Standardise, mirrored
 
 

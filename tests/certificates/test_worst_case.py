@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from lipscale import certify, models, set_lipschitz
+from lipscale.certificates.affine import Affine
 from lipscale.certificates.certificate import Certificate
-from lipscale.certificates.forward_error import Affine
 from lipscale.certificates.reach import Reach
 from lipscale.certificates.worst_case import THRESHOLDS, worst_case, worst_risks, worst_selective
 from lipscale.certificates.worst_ece import worst_ece

@@ -6,7 +6,8 @@ from torch import nn
 
 from lipscale import get_lipschitz, lipschitz_bound, models, set_lipschitz
 from lipscale.bounds import Walk
-from lipscale.certificates.forward_error import Affine, Values, _through
+from lipscale.certificates.affine import Affine, Values
+from lipscale.certificates.forward_error import _through
 from lipscale.errors import UserError
 from lipscale.layers import (
     BatchLast,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lipscale.certificates.forward_error import Affine
+from lipscale.certificates.affine import Affine
 from lipscale.errors import UserError
 
 ROUNDING = 1 - 1e-12  # of the few operations here

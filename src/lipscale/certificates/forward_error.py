@@ -14,7 +14,6 @@ convolutions, which certificates in float64 never meet. Overflow and underflow a
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -29,58 +28,13 @@ from lipscale.bounds.lipscale_rules import ortho_geometry
 from lipscale.bounds.operations import Elementwise
 from lipscale.bounds.torch_rules import batch_norm_gains, geometry
 from lipscale.bounds.walk import rule_of
+from lipscale.certificates.affine import Affine, Layer, Values
 from lipscale.layers.norms import dilated, split_phases
 
 # the error of a module that has no rule here, in units of the last place of its largest possible output: more than a
 # sum of a million terms can be off
 UNKNOWN = 1e6
 FUNCTION = 8  # the same for an elementary function of one number, and for what surrounds it
-
-
-@dataclass(frozen=True)
-class Affine:
-    """slope * ||x|| + offset, both at least zero."""
-
-    slope: float
-    offset: float
-
-    def __add__(self, other: "Affine") -> "Affine":
-        return Affine(self.slope + other.slope, self.offset + other.offset)
-
-    def __mul__(self, factor: float) -> "Affine":
-        return Affine(self.slope * factor, self.offset * factor)
-
-    def at(self, norms: Tensor) -> Tensor:
-        """The value for inputs of these norms, (N,)."""
-        return (self.slope * norms + self.offset).nan_to_num(nan=math.inf, posinf=math.inf)
-
-
-@dataclass(frozen=True)
-class Values:
-    """What is known of the values at one place of the network: their norm, and how far they are off."""
-
-    norm: Affine
-    error: Affine
-
-    @property
-    def computed(self) -> Affine:
-        """The norm of the values as they were computed."""
-        return self.norm + self.error
-
-
-@dataclass(frozen=True)
-class Layer:
-    """A B-Lipschitz layer: the norm of m(0), and the error that it adds to an input of norm M, rate * M + offset."""
-
-    lipschitz: float
-    at_zero: float = 0.0
-    rate: float = 0.0
-    offset: float = 0.0
-
-    def __call__(self, values: Values) -> Values:
-        """The values behind the layer."""
-        added = values.computed * self.rate + Affine(0.0, self.offset)
-        return Values(values.norm * self.lipschitz + Affine(0.0, self.at_zero), values.error * self.lipschitz + added)
 
 
 Rule = Callable[[Any, Walk, float], Layer]  # (module, walk, unit of the last place) -> what it does

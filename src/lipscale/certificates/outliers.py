@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from lipscale.bounds import Walk, is_plain_sequence
-from lipscale.certificates.forward_error import Affine, forward_error
+from lipscale.certificates.affine import Affine
+from lipscale.certificates.forward_error import forward_error
 from lipscale.certificates.probabilities import UNIT, highest_log_odds, log_odds, logit_reach, lowest_log_odds
 from lipscale.certificates.proof import AT_ONCE, Proof
 from lipscale.errors import UserError

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from lipscale.bounds import Walk, is_constrained, is_plain_sequence, require_faithful
+from lipscale.certificates.affine import Affine
 from lipscale.certificates.certificate import Certificate
-from lipscale.certificates.forward_error import Affine, forward_error
+from lipscale.certificates.forward_error import forward_error
 from lipscale.errors import UserError
 from lipscale.layers import OrthoLinear, batch_means, evaluation_mode
 from lipscale.models.export import plain_copy

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from lipscale.calibration.posthoc import Calibrator, DirichletCalibration
 from lipscale.calibration.posthoc.affine import AffineCalibrator
+from lipscale.certificates.affine import Affine
 from lipscale.certificates.certificate import ROUNDING, Certificate
-from lipscale.certificates.forward_error import Affine
 
 UNIT = torch.finfo(torch.float64).eps
 

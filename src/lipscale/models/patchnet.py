@@ -52,17 +52,9 @@ def patchnet(
     more time than all else, and at an equal time did not pay (docs/CIFAR.md). Nothing is normalised: biases suffice.
     Sizes that do not fit are padded with zeros, which changes no distance.
     """
-    if width % 2:
-        raise UserError(f"HalfAbs folds half of the channels: expected an even width, got {width}")
     sides = (image_size, image_size) if isinstance(image_size, int) else image_size
-    if mirror and not can_mirror(width, depth, sides[1]):
-        raise UserError(
-            "a mirrored patchnet has a width that is a multiple of 4, depth 0, and images of an even width, got "
-            f"{width}, {depth} and {sides[1]}"
-        )
     patch = max(2, min(sides) // GRID)
-    if min(sides) < 2 * patch:
-        raise UserError(f"patchnet sees patches of {patch} x {patch} pixels: use mlp for images of side {min(sides)}")
+    _require_sizes(width, depth, sides, patch, mirror=mirror)
     multiple = patch * 2**MERGES
     kernel_size = 3 if patch <= LARGEST_OVERLAPPING else 1
 
@@ -94,3 +86,15 @@ def patchnet(
         layers["even"] = Even()
     layers["head"] = parts.linear(channels // 2 if mirror else channels, num_classes)
     return nn.Sequential(OrderedDict(layers))
+
+
+def _require_sizes(width: int, depth: int, sides: tuple[int, int], patch: int, *, mirror: bool) -> None:
+    if width % 2:
+        raise UserError(f"HalfAbs folds half of the channels: expected an even width, got {width}")
+    if mirror and not can_mirror(width, depth, sides[1]):
+        raise UserError(
+            "a mirrored patchnet has a width that is a multiple of 4, depth 0, and images of an even width, got "
+            f"{width}, {depth} and {sides[1]}"
+        )
+    if min(sides) < 2 * patch:
+        raise UserError(f"patchnet sees patches of {patch} x {patch} pixels: use mlp for images of side {min(sides)}")

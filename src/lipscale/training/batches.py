@@ -92,16 +92,9 @@ class SampleBatches(Batches):
 
     def epoch(self, *purpose: str | int, augmented: bool = True, only: slice = slice(None)) -> Iterator[Batch]:
         """Shuffled by (seed, purpose)."""
-        return epoch_batches(
-            self.samples,
-            self.batch_size,
-            augmentation=self.augmentation if augmented else "none",
-            crop=self.crop,
-            cutout=self.cutout if augmented else 0,
-            seed=self.seed,
-            stream=purpose,
-            only=only,
-        )
+        kind, cutout = (self.augmentation, self.cutout) if augmented else ("none", 0)
+        how: Any = {"augmentation": kind, "crop": self.crop, "cutout": cutout, "seed": self.seed}
+        return epoch_batches(self.samples, self.batch_size, **how, stream=purpose, only=only)
 
     def in_order(self) -> Iterator[Batch]:
         """A few hundred at a time."""
