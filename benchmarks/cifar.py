@@ -28,6 +28,7 @@ from lipscale.settings import TrainingSettings
 from lipscale.training import budget, fit
 
 EPSILONS = (36 / 255, 0.25, 0.5)
+BUDGETS = (10, 30, 100, 300, 1000, 3000, 7200)  # the figure's ticks
 VARIANTS = {
     "xi = 0": {},
     "xi = 2": {"offset": 2.0},
@@ -129,7 +130,8 @@ def draw(rows, path):
                 axes.annotate(
                     name, (0.02, both[0 if title == "accuracy" else 1]), xycoords=("axes fraction", "data"), va="bottom"
                 )
-            budgets = sorted({row["cpu"] for row in rows})
+            least, most = min(row["cpu"] for row in rows), max(row["cpu"] for row in rows)
+            budgets = [budget for budget in BUDGETS if least <= budget <= most]
             axes.set(xscale="log", xlabel="CPU-seconds of training, one thread", title=f"{title}, per cent")
             axes.set_xticks(budgets, [f"{budget:g}" for budget in budgets])
             axes.minorticks_off()
