@@ -24,7 +24,7 @@ from lipscale.layers.layout import halves, is_batch_last, joined, product
 from lipscale.layers.patches import Patches
 from lipscale.layers.tracing import is_traced
 
-HALF = math.sqrt(0.5)
+SQRT_HALF = math.sqrt(0.5)
 
 
 class EvenOdd(nn.Module):
@@ -121,8 +121,8 @@ class EvenOddActivation(nn.Module):
         if type(self.activation) is HalfAbs and not is_traced():
             return _FoldSides.apply(x)
         s, d = halves(x)
-        left, right = self.activation((s + d) * HALF), self.activation((s - d) * HALF)
-        return torch.cat(((left + right) * HALF, (left - right) * HALF), 1)
+        left, right = self.activation((s + d) * SQRT_HALF), self.activation((s - d) * SQRT_HALF)
+        return torch.cat(((left + right) * SQRT_HALF, (left - right) * SQRT_HALF), 1)
 
 
 class Even(nn.Module):
@@ -140,8 +140,8 @@ def _rotated(pixels: Tensor) -> Tensor:
     odd: list[Tensor] = []
     for left in range(len(s) // 2):
         right = len(s) - 1 - left
-        even += [(s[left] + s[right]) * HALF, (d[left] - d[right]) * HALF]
-        odd += [(s[left] - s[right]) * HALF, (d[left] + d[right]) * HALF]
+        even += [(s[left] + s[right]) * SQRT_HALF, (d[left] - d[right]) * SQRT_HALF]
+        odd += [(s[left] - s[right]) * SQRT_HALF, (d[left] + d[right]) * SQRT_HALF]
     if len(s) % 2:
         even.append(s[len(s) // 2])
         odd.append(d[len(s) // 2])
@@ -163,7 +163,7 @@ class _Rotate(torch.autograd.Function):
             torch.sub(d[left], d[right], out=even[slot + 1])
             torch.sub(s[left], s[right], out=odd[slot])
             torch.add(d[left], d[right], out=odd[slot + 1])
-        patches.mul_(HALF)
+        patches.mul_(SQRT_HALF)
         if len(s) % 2:
             even[-1], odd[-1] = s[len(s) // 2], d[len(s) // 2]
         return patches
@@ -179,7 +179,7 @@ class _Rotate(torch.autograd.Function):
             torch.sub(even[slot], odd[slot], out=s[right])
             torch.add(odd[slot + 1], even[slot + 1], out=d[left])
             torch.sub(odd[slot + 1], even[slot + 1], out=d[right])
-        pixels.mul_(HALF)
+        pixels.mul_(SQRT_HALF)
         if len(s) % 2:
             s[len(s) // 2], d[len(s) // 2] = even[-1], odd[-1]
         return pixels
