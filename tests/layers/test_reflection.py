@@ -126,8 +126,29 @@ class Doubled(OrthoConv2d):
     ],
 )
 def test_one_product_gives_what_both_images_give(conv, activation):
+    nn.init.normal_(conv.bias)
     lift, x = EvenOdd(2, conv, activation).double().train(), torch.rand(3, 3, 8, 12, dtype=torch.float64)
-    torch.testing.assert_close(lift(BatchLast().train()(x)), lift(x))
+    torch.testing.assert_close(lift(BatchLast()(x)), lift(x))
+
+
+@pytest.mark.parametrize(
+    ("even", "odd"),
+    [
+        (OrthoConv2d(6, 4, 1), OrthoConv2d(6, 4, 1, bias=False)),
+        (OrthoConv2d(6, 4, 1), OrthoConv2d(6, 4, 1)),
+        (OrthoConv2d(6, 4, 1, bias=False), OrthoConv2d(6, 4, 1, bias=False)),
+        (OrthoConv2d(6, 4, 3), OrthoConv2d(6, 4, 3, bias=False)),
+        (OrthoConv2d(6, 4, 1), OrthoConv2d(6, 3, 1, bias=False)),
+        (OrthoConv2d(6, 4, 1), Doubled(6, 4, 1, bias=False)),
+        (nn.Conv2d(6, 4, 1), nn.Conv2d(6, 4, 1, bias=False)),
+    ],
+)
+def test_one_product_gives_what_both_maps_give(even, odd):
+    for conv in (even, odd):
+        if conv.bias is not None:
+            nn.init.normal_(conv.bias)
+    both, x = EvenOddMap(even, odd).double(), torch.rand(3, 12, 4, 5, dtype=torch.float64)
+    torch.testing.assert_close(both(BatchLast()(x)), both(x))
 
 
 @pytest.mark.parametrize("activation", [Shift(torch.full((3,), 0.7)), nn.Sigmoid(), nn.LeakyReLU(0.3)])

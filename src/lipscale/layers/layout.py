@@ -17,11 +17,11 @@ from lipscale.layers.tracing import is_traced
 
 
 class BatchLast(nn.Module):
-    """The same numbers with the batch innermost in memory, where that makes training faster: on a CPU."""
+    """The same numbers with the batch innermost in memory, where that is faster: on a CPU."""
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, C, H, W)."""
-        if not self.training or x.device.type != "cpu" or x.ndim != 4 or is_traced():
+        if x.device.type != "cpu" or x.ndim != 4 or is_traced():
             return x
         # a transposition of one matrix, which torch does fast
         return x.flatten(1).t().contiguous().view(*x.shape[1:], len(x)).permute(3, 0, 1, 2)
@@ -49,13 +49,18 @@ def halves(x: Tensor) -> list[Tensor]:
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The convolution with this kernel, at stride 1 with zeros around that keep the size, as a product of matrices."""
+    """The convolution with this kernel, at stride 1 with zeros around that keep the size, as a product of matrices.
+
+    Several kernels of 1 x 1, (blocks, out, in, 1, 1), see a block of the channels each. The bias may be shorter than
+    the outputs: the others have none.
+    """
     batch, _, height, width = x.shape
-    matrix = weight.permute(0, 2, 3, 1).flatten(1)  # (out, kh kw in)
+    matrix = weight.movedim(-3, -1).flatten(-3)  # (..., out, kh kw in)
     if torch.is_autocast_enabled(x.device.type) and x.dtype is not torch.float64:  # as autocast has it
         dtype = torch.get_autocast_dtype(x.device.type)
         x, matrix, bias = x.to(dtype), matrix.to(dtype), None if bias is None else bias.to(dtype)
-    y = _Product.apply(_taps(x, weight.shape[2], weight.shape[3]), matrix, bias)
+    seen = _taps(x, *weight.shape[-2:]).view(*matrix.shape[:-2], matrix.shape[-1], -1)
+    y = _Product.apply(seen, matrix, bias)
     return y.view(-1, height, width, batch).permute(3, 0, 1, 2)
 
 
@@ -71,21 +76,28 @@ def _taps(x: Tensor, rows: int, columns: int) -> Tensor:
 
 
 class _Product(torch.autograd.Function):
-    """(C, M), (out, C), (out,) -> (out, M): torch's own would write the bias out before it multiplies."""
+    """(..., C, M), (..., out, C), bias -> (..., out, M): torch's own would write the bias out before it multiplies."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, matrix)
+        ctx.save_for_backward(x, matrix, bias)
         y = matrix @ x
-        return y if bias is None else y.add_(bias[:, None])
+        if bias is not None:
+            _biased(y, bias).add_(bias[:, None])
+        return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, matrix = ctx.saved_tensors
+        x, matrix, bias = ctx.saved_tensors
         to_x, to_matrix, to_bias = ctx.needs_input_grad
         return (
             matrix.mT @ grad if to_x else None,
             grad @ x.mT if to_matrix else None,
-            grad.sum(1) if to_bias else None,
+            _biased(grad, bias).sum(1) if to_bias else None,
         )
+
+
+def _biased(y: Tensor, bias: Tensor) -> Tensor:
+    """The outputs that have a bias: the first ones."""
+    return y.flatten(0, -2)[: len(bias)]

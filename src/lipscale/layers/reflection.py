@@ -10,8 +10,7 @@ channels is even, the second odd.
 """
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -40,27 +39,20 @@ class EvenOdd(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, [s | d], H / patch, W / patch)."""
-        y, mirrored = self._of_one_product(x) if is_batch_last(x) else self._of_both_images(x)
-        s = torch.lerp(y, mirrored, 0.5)
-        return joined((s, y - s))
-
-    def _of_both_images(self, x: Tensor) -> Sequence[Tensor]:
-        """f(x) and R f(R x)."""
-        y, mirrored = self.net(torch.cat((x, x.flip(-1)))).unflatten(0, (2, -1))
-        return y, mirrored.flip(-1)
-
-    def _of_one_product(self, x: Tensor) -> Sequence[Tensor]:
-        """The same where R K R is a convolution, too, with the mirrored kernel, and the fold goes pixel by pixel."""
         parts: Any = self.net
         patches, conv, activation = parts
-        seen = patches(x)
-        is_plain = type(conv) is OrthoConv2d and type(activation) is HalfAbs
-        if not is_plain or conv.kernel_size[1] % 2 == 0 or not conv.is_product_on(seen):
-            return self._of_both_images(x)
-        kernel, bias = conv.weight, conv.scaled_bias()
+        is_plain = type(conv) is OrthoConv2d and type(activation) is HalfAbs and conv.kernel_size[1] % 2 == 1
+        if is_plain and is_batch_last(x) and conv.is_product_on(seen := patches(x)):
+            return _FoldSides.apply(product(seen, self._parts_of(conv.weight), conv.scaled_bias()))
+        y, mirrored = self.net(torch.cat((x, x.flip(-1)))).unflatten(0, (2, -1))
+        s = torch.lerp(y, mirrored.flip(-1), 0.5)
+        return joined((s, y - s))
+
+    def _parts_of(self, kernel: Tensor) -> Tensor:
+        """The kernels of (K + R K R) / 2 and (K - R K R) / 2, since R K R is a convolution, too; a bias is even."""
         mirrored = kernel.unflatten(1, (self.patch, self.patch, -1)).flip(2, -1).flatten(1, 3)
-        both = product(seen, torch.cat((kernel, mirrored)), None if bias is None else bias.repeat(2))
-        return [activation(side) for side in halves(both)]
+        even = torch.lerp(kernel, mirrored, 0.5)
+        return torch.cat((even, kernel - even))
 
 
 class EvenOddPatches(nn.Module):
@@ -105,8 +97,25 @@ class EvenOddMap(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, [s | d], ...) -> (B, [s | d], ...)."""
+        even: Any = self.even
+        if self._is_one_product_on(x):
+            weights = torch.stack((even.weight, cast(OrthoConv2d, self.odd).weight))
+            return product(x, weights, even.scaled_bias())
         s, d = halves(x)
-        return joined((self.even(s), self.odd(d)))
+        return joined((even(s), self.odd(d)))
+
+    def _is_one_product_on(self, x: Tensor) -> bool:
+        """Whether both are products of matrices of one size, which saves cutting and joining their channels."""
+        even, odd = self.even, self.odd
+        return (
+            type(even) is type(odd) is OrthoConv2d
+            and even.kernel_size == odd.kernel_size == (1, 1)
+            and (even.in_channels, even.out_channels) == (odd.in_channels, odd.out_channels)
+            and 2 * even.in_channels == x.shape[1]
+            and odd.bias is None
+            and even.is_product_on(x)
+            and odd.is_product_on(x)
+        )
 
 
 class EvenOddActivation(nn.Module):

@@ -11,6 +11,7 @@ from lipscale.bounds import is_plain_sequence, require_faithful
 from lipscale.errors import UserError
 from lipscale.layers import (
     BatchCentering,
+    BatchLast,
     CircularConv2d,
     Concatenate,
     ConvexResidual,
@@ -89,6 +90,8 @@ def plain_copy(module: nn.Module) -> nn.Module:
         return OPERATORS[kind](module)
     if isinstance(module, BatchCentering) and kind is BatchCentering:
         return Shift((module.scale * (module.bias - module.known_mean())).detach().clone())
+    if kind is BatchLast:  # ordinary convolutions have no use for it
+        return nn.Identity()
     if isinstance(module, nn.Sequential) and is_plain_sequence(module):
         return _sequence(module)
     if kind in CONTAINERS:
