@@ -140,6 +140,21 @@ def test_a_rows_radius_does_not_depend_on_its_neighbours(dtype):
     torch.testing.assert_close(alone, beside, rtol=1e-5, atol=1e-7)
 
 
+def test_a_mirrored_network_proves_as_much_inside_of_a_users_own_module():
+    net, shape = built("even and odd", 5.0)
+
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = net
+
+        def forward(self, x):
+            return self.net(x)
+
+    x = torch.rand(3, *shape)
+    torch.testing.assert_close(certify(Own().eval(), x).radius(), certify(net, x).radius())
+
+
 def test_an_unknown_module_is_taken_to_be_far_off_and_an_unseen_one_to_prove_nothing():
     class Odd(nn.Module):
         def forward(self, x):

@@ -4,12 +4,10 @@ import pytest
 import torch
 
 from lipscale import models
-from lipscale.layers import BatchLast, OrthoConv2d, Patches
-from lipscale.layers.layout import halves, is_batch_last, joined, product
+from lipscale.layers import BatchLast, EvenOdd, HalfAbs, OrthoConv2d, Patches
+from lipscale.layers.layout import _Product, halves, is_batch_last, joined, product
 
-
-def batch_last(x):
-    return BatchLast()(x)
+batch_last = BatchLast()
 
 
 def test_the_layout_is_another_order_in_memory_alone():
@@ -65,6 +63,38 @@ def test_what_is_no_product_stays_a_convolution():
     conv = OrthoConv2d(6, 6, 3)
     assert conv.is_product_on(x)
     assert not conv.is_product_on(x.contiguous())
+
+
+@pytest.mark.parametrize("channels", [1, 2, 6])
+@pytest.mark.parametrize("layer", [OrthoConv2d(3, 9, 3), EvenOdd(1, OrthoConv2d(3, 8, 3), HalfAbs())])
+def test_other_numbers_of_channels_are_refused_and_mix_no_samples(layer, channels):
+    with pytest.raises(RuntimeError):
+        layer(batch_last(torch.rand(3, channels, 8, 8)))
+
+
+def test_a_hook_sees_every_batch():
+    net, seen = models.patchnet(5, 3, 8, image_size=16, mirror=True).eval(), []
+    for module in net.modules():
+        if isinstance(module, OrthoConv2d):
+            module.register_forward_hook(lambda module, *_: seen.append(module))
+    counts = []
+    for batch in (1, 4):
+        net(torch.rand(batch, 3, 16, 16))
+        counts.append(len(seen))
+    assert counts == [7, 14]  # the stem, and two of each merge
+
+
+def test_second_derivatives_of_a_product():
+    x, matrix, bias = (torch.rand(*shape, dtype=torch.float64).requires_grad_() for shape in ((3, 5), (4, 3), (4,)))
+    assert torch.autograd.gradgradcheck(_Product.apply, (x, matrix, bias))
+
+
+def test_no_samples_are_no_answers_and_a_trace_is_ordinary_operations():
+    net = models.patchnet(5, 3, 8, image_size=16, mirror=True).eval()
+    assert net(torch.rand(0, 3, 16, 16)).shape == (0, 5)
+    x = torch.rand(4, 3, 16, 16)
+    traced = torch.jit.trace(net, torch.rand(4, 3, 16, 16))
+    torch.testing.assert_close(traced(x), net(x))
 
 
 def test_patches_are_the_same_patches():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from lipscale import get_lipschitz, lipschitz_bound, models, set_lipschitz
+from lipscale import export_plain, get_lipschitz, lipschitz_bound, models, set_lipschitz
 from lipscale.bounds import Walk
 from lipscale.certificates.affine import Affine, Values
 from lipscale.certificates.forward_error import _through
@@ -129,6 +129,12 @@ def test_one_product_gives_what_both_images_give(conv, activation):
     nn.init.normal_(conv.bias)
     lift, x = EvenOdd(2, conv, activation).double().train(), torch.rand(3, 3, 8, 12, dtype=torch.float64)
     torch.testing.assert_close(lift(BatchLast()(x)), lift(x))
+
+
+def test_export_folds_a_shift_into_the_convolution():
+    net = nn.Sequential(EvenOdd(2, OrthoConv2d(12, 8, 3), Shift(torch.rand(8)))).double().eval()
+    x = torch.rand(3, 3, 8, 12, dtype=torch.float64)
+    torch.testing.assert_close(export_plain(net)(x), net(x))
 
 
 @pytest.mark.parametrize(

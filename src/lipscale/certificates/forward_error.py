@@ -67,11 +67,14 @@ def _through(module: nn.Module, values: Values, walk: Walk, unit: float) -> Valu
     kind: Any = type_before_parametrizations(module)
     if kind in (layers.ConvexResidual, layers.Sum):
         return _joined(cast(Any, module), values, walk, unit)
-    if kind in (layers.MirrorAverage, layers.EvenOdd):  # of sums and half of them
+    if kind is layers.MirrorAverage:  # half of a sum
         inner = _through(cast(Any, module).net, values, walk, unit)
-        # the even and the odd part of a kernel may be multiplied each by itself: two errors as large as the whole one's
-        twice = math.sqrt(2) if kind is layers.EvenOdd else 1.0
-        return Values(inner.norm, inner.error * twice + inner.computed * (FUNCTION * unit))
+        return Values(inner.norm, inner.error + inner.computed * (FUNCTION * unit))
+    if kind is layers.EvenOdd:
+        # The even and the odd part of a kernel may be multiplied each by itself. Making them takes three units, so
+        # there are two errors of sqrt(2) gamma_n+5 in all: three times gamma_n+2 is more for every n.
+        inner = _through(cast(Any, module).net, values, walk, unit)
+        return Values(inner.norm, inner.error * 3.0 + inner.computed * (FUNCTION * unit))
     if kind is layers.EvenOddActivation:  # of two sides, between rotations by 45 degrees, each a sum of two products
         turned = Values(values.norm, values.error + values.computed * (FUNCTION * unit))
         inner = _block_diagonal([cast(layers.EvenOddActivation, module).activation] * 2, turned, walk, unit)

@@ -141,10 +141,11 @@ class OrthoConv2d(ScaledLayer):
         )
 
     def is_product_on(self, x: Tensor) -> bool:
-        """Whether this is one product of matrices: where the batch is innermost in memory."""
+        """Whether this is one product of matrices: with the batch innermost in memory, and no hook that wants to see it."""
         padding = [((k - 1) // 2, k // 2) for k in self.kernel_size]
         is_plain = self.padding_mode == "zeros" and self.groups == 1 and {*self.stride, *self.dilation} == {1}
-        return is_plain and self.pads == padding and is_batch_last(x)
+        is_watched = self._forward_hooks or self._forward_pre_hooks  # where others multiply with the weight themselves
+        return is_plain and not is_watched and self.pads == padding and is_batch_last(x)
 
     def extra_repr(self) -> str:
         """The shape, for print(net)."""

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from lipscale.errors import UserError
 from lipscale.layers.tracing import is_traced
@@ -59,7 +58,7 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if torch.is_autocast_enabled(x.device.type) and x.dtype is not torch.float64:  # as autocast has it
         dtype = torch.get_autocast_dtype(x.device.type)
         x, matrix, bias = x.to(dtype), matrix.to(dtype), None if bias is None else bias.to(dtype)
-    seen = _taps(x, *weight.shape[-2:]).view(*matrix.shape[:-2], matrix.shape[-1], -1)
+    seen = _taps(x, *weight.shape[-2:]).unflatten(0, (*matrix.shape[:-2], matrix.shape[-1]))
     y = _Product.apply(seen, matrix, bias)
     return y.view(-1, height, width, batch).permute(3, 0, 1, 2)
 
@@ -87,7 +86,6 @@ class _Product(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, matrix, bias = ctx.saved_tensors
         to_x, to_matrix, to_bias = ctx.needs_input_grad

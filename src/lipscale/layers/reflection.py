@@ -40,11 +40,11 @@ class EvenOdd(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, [s | d], H / patch, W / patch)."""
         parts: Any = self.net
-        patches, conv, activation = parts
+        patches, conv, activation = parts[0], parts[1], parts[-1]  # export may have folded some into others
         is_plain = type(conv) is OrthoConv2d and type(activation) is HalfAbs and conv.kernel_size[1] % 2 == 1
         if is_plain and is_batch_last(x) and conv.is_product_on(seen := patches(x)):
             return _FoldSides.apply(product(seen, self._parts_of(conv.weight), conv.scaled_bias()))
-        y, mirrored = self.net(torch.cat((x, x.flip(-1)))).unflatten(0, (2, -1))
+        y, mirrored = self.net(torch.cat((x, x.flip(-1)))).unflatten(0, (2, x.shape[0]))
         s = torch.lerp(y, mirrored.flip(-1), 0.5)
         return joined((s, y - s))
 
@@ -77,8 +77,8 @@ class EvenOddPatches(nn.Module):
         if is_batch_last(x):
             pixels = x.permute(1, 2, 3, 0).view(2, -1, rows, self.height, columns, self.width, batch)
             return _Rotate.apply(pixels).view(-1, rows, columns, batch).permute(3, 0, 1, 2)
-        pixels = x.reshape(batch, 2, -1, rows, self.height, columns, self.width)
-        return _rotated(pixels).reshape(batch, -1, rows, columns)
+        pixels = x.reshape(batch, 2, x.shape[1] // 2, rows, self.height, columns, self.width)
+        return _rotated(pixels).flatten(1, 4)
 
     def extra_repr(self) -> str:
         """The size, for print(net)."""

@@ -4,5 +4,5 @@ import torch
 
 
 def is_traced() -> bool:
-    """Whether torch.compile, torch.export or torch.func is at work: they want ordinary operations, and fuse them."""
-    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    """Whether torch.compile, export, jit or func is at work: they want ordinary operations, and some fuse them."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active()
