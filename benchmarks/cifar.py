@@ -92,19 +92,25 @@ def one_run(variant, cpu, seed, data_dir, *, held_out, changes):
     }
 
 
+def plan_of(row):
+    """What rows of one line share: the variant, further settings, and which images they are tested on."""
+    changes = [f"{key} {value}" for key, value in row["changes"].items()]
+    return ", ".join([row["variant"], *changes, *["held-out images"] * row["held_out"]])
+
+
 def table(rows):
-    """Medians over the seeds, a line for each variant and budget."""
+    """Medians over the seeds, a line for each plan and budget."""
     print(
         "| variant | CPU-s asked | taken | width | epochs | accuracy | CRA 36/255 | 0.25 | 0.5 | ECE | calibrated | L |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|---|---|")
-    for variant, cpu in dict.fromkeys((row["variant"], row["cpu"]) for row in rows):
-        of = [row for row in rows if (row["variant"], row["cpu"]) == (variant, cpu)]
+    for plan, cpu in dict.fromkeys((plan_of(row), row["cpu"]) for row in rows):
+        of = [row for row in rows if (plan_of(row), row["cpu"]) == (plan, cpu)]
         middle = lambda key, of=of: statistics.median(row[key] for row in of)  # noqa: E731
         radii = " | ".join(f"{100 * statistics.median(r['certified'][i] for r in of):.1f}" for i in range(3))
         sure = f"{sum(row['calibrated'] is True for row in of)} of {len(of)}"
         print(
-            f"| {variant} | {cpu:g} | {middle('taken'):.0f} | {middle('width'):g} | {middle('epochs'):g} "
+            f"| {plan} | {cpu:g} | {middle('taken'):.0f} | {middle('width'):g} | {middle('epochs'):g} "
             f"| {100 * middle('accuracy'):.1f} | {radii} | {100 * middle('ece'):.1f} | {sure} | {middle('L'):.1f} |"
         )
 
@@ -119,12 +125,12 @@ def draw(rows, path):
             (lambda row: row["accuracy"], lambda row: row["certified"][0]),
             strict=True,
         ):
-            for i, variant in enumerate(dict.fromkeys(row["variant"] for row in rows)):
+            for i, plan in enumerate(dict.fromkeys(map(plan_of, rows))):
                 points = [
-                    (cpu, 100 * statistics.median(value(r) for r in rows if (r["variant"], r["cpu"]) == (variant, cpu)))
-                    for cpu in sorted({row["cpu"] for row in rows if row["variant"] == variant})
+                    (cpu, 100 * statistics.median(value(r) for r in rows if (plan_of(r), r["cpu"]) == (plan, cpu)))
+                    for cpu in sorted({row["cpu"] for row in rows if plan_of(row) == plan})
                 ]
-                axes.plot(*zip(*points, strict=True), marker="o", color=colour(i), label=variant)
+                axes.plot(*zip(*points, strict=True), marker="o", color=colour(i), label=plan)
             for name, both in YARDSTICKS.items():
                 axes.axhline(both[0 if title == "accuracy" else 1], color="0.7", linewidth=0.8)
                 axes.annotate(

@@ -127,10 +127,12 @@ def test_data_list_tells_where_and_how(tmp_path):
 
 
 def test_settings_come_from_defaults_then_yaml_then_flags(tmp_path):
-    (tmp_path / "s.yaml").write_text("limit: 300\ncross_fit: false\nepochs: 7\nwidth: 16\nphase2_epochs: 0\nseed: 5\n")
+    (tmp_path / "s.yaml").write_text(
+        "limit: 300\ncross_fit: false\nepochs: 7\nminutes: 9\nwidth: 16\nphase2_epochs: 0\nseed: 5\n"
+    )
     lipscale("train", tmp_path / "s.yaml", "--epochs", "1", "--out", tmp_path / "r")
     stored = (tmp_path / "r" / "settings.yaml").read_text()
-    assert "epochs: 1\n" in stored  # the flag
+    assert "epochs: 1\n" in stored  # the flag, which goes before minutes, too
     assert "seed: 5\n" in stored  # the file
     assert "window: 30\n" in stored  # the default
     assert "model: mlp\n" in stored  # resolved

@@ -16,10 +16,9 @@ from PIL import Image
 
 import lipscale
 from lipscale import losses
-from lipscale.data import Dataset, Samples, load_dataset, prepare
+from lipscale.data import load_dataset
 from lipscale.errors import DivergedError, UserError
 from lipscale.runs import evaluate_run, resume
-from lipscale.runs.assembly import resolve, suitable_batch_size
 from lipscale.runs.predict import predict, read_inputs
 from lipscale.settings import Settings, replace
 
@@ -64,58 +63,6 @@ def test_the_folder_holds_all_of_it(finished):
     assert metrics["lipschitz_bound"] == pytest.approx(metrics["lipschitz_constant"], rel=1e-4)
     lines = (finished.folder / "history.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2, 3, 4, 1, 2]
-
-
-def test_the_batch_size_is_a_whole_number_for_every_set():
-    sizes = {samples: suitable_batch_size(samples, "patchnet") for samples in (0, 1, 20, 100, 300, 900, 45_000, 10**6)}
-    assert sizes == {0: 1, 1: 1, 20: 20, 100: 32, 300: 64, 900: 128, 45_000: 1024, 10**6: 1024}
-    assert suitable_batch_size(45_000, "mlp") == 128
-
-
-@pytest.mark.parametrize(
-    ("side", "changes", "expected"),
-    [
-        (24, {}, ("patchnet", "crop+flip")),
-        (24, {"model": "mlp"}, ("mlp", "flip")),  # to which a shifted image is another input
-        (8, {}, ("mlp", "flip")),
-        (24, {"model": "mlp", "augmentation": "crop"}, ("mlp", "crop")),  # what is asked for is done
-        (24, {"model": "mlp", "augmentation": "none"}, ("mlp", "none")),
-    ],
-)
-def test_the_augmentation_suits_the_data_and_the_model(side, changes, expected):
-    part = Samples(torch.zeros(20, 3, side, side, dtype=torch.uint8), torch.arange(20) % 2)
-    dataset, preprocessing = prepare(Dataset("pictures", part, part, ("a", "b"), augmentation="crop+flip"))
-    found = resolve(Settings(**changes), dataset, preprocessing)
-    assert (found.model, found.augmentation) == expected
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"width": 96}, True),
-        ({"width": 64}, False),  # too narrow to gain by it
-        ({"width": 98}, False),  # which has no two even halves
-        ({"width": 96, "depth": 1}, False),
-        ({"width": 96, "layers": "aol"}, False),
-        ({"width": 96, "method": "standard"}, False),
-        ({"width": 96, "model": "convnet"}, False),
-        ({"width": 96, "augmentation": "crop"}, False),  # whoever does not mirror images may mean it
-        ({"minutes": 1}, None),  # while the width is open
-        ({"width": 64, "mirror": True}, True),  # what is asked for is done
-    ],
-)
-def test_answers_are_mirrored_where_training_would_mirror_images(changes, expected):
-    part = Samples(torch.zeros(20, 3, 24, 24, dtype=torch.uint8), torch.arange(20) % 2)
-    dataset, preprocessing = prepare(Dataset("pictures", part, part, ("a", "b"), augmentation="crop+flip"))
-    assert resolve(Settings(**changes), dataset, preprocessing).mirror is expected
-
-
-@pytest.mark.parametrize(("shape", "why"), [((3, 12, 20), "images of 12 x 20"), ((9,), "rows of numbers")])
-def test_a_square_larger_than_half_of_an_image_is_refused(shape, why):
-    part = Samples(torch.zeros(20, *shape), torch.arange(20) % 2)
-    dataset, preprocessing = prepare(Dataset("things", part, part, ("a", "b")))
-    with pytest.raises(UserError, match=f"`cutout` 7 does not suit {why}"):
-        resolve(Settings(cutout=7), dataset, preprocessing)
 
 
 def test_a_moved_folder_loads_and_measures_the_same(finished, tmp_path):

@@ -122,7 +122,8 @@ class TestABudgetInMinutes:
 
     def test_no_time_for_an_epoch_is_an_error_with_the_way_out(self):
         with pytest.raises(
-            UserError, match=r"0.017 minutes hold no whole epoch.*about 4 s here.*of 0.13 or more, or fewer samples"
+            UserError,
+            match=r"0.017 minutes hold no whole epoch.*4 s here, with .* to begin.*of 0.13 or more, or fewer samples",
         ):
             fit_to_time(1.0, lambda width: (4.0, 0.0), is_scalable=False)
 

@@ -101,7 +101,8 @@ def train(
 
         from_file, place = read_settings(settings_file)
         values |= from_file
-    _start(Settings.checked({**values, **given}, place=place | given_as), processes, how, verbose=verbose)
+    overruled = {"minutes": None} if "epochs" in given else {}  # a flag goes before a file's word on the same
+    _start(Settings.checked({**values, **overruled, **given}, place=place | given_as), processes, how, verbose=verbose)
 
 
 def given_settings(flags: Mapping[str, str | Sequence[str] | None]) -> tuple[dict[str, str], dict[str, str]]:

@@ -25,11 +25,11 @@ def available_memory() -> int:
     return free
 
 
-def require_memory(size: int, what: str) -> None:
+def require_memory(size: int, what: str, way_out: str = "give less data") -> None:
     """Refuse what would not fit, before anything is allocated."""
     free = available_memory()
     if size > free:
-        raise UserError(f"{what} would take {gigabytes(size)} of memory and {gigabytes(free)} are free: give less data")
+        raise UserError(f"{what} would take {gigabytes(size)} of memory and {gigabytes(free)} are free: {way_out}")
 
 
 @contextmanager

@@ -82,7 +82,7 @@ MINI = Profile(
     },
     shared={"model": "patchnet"},
     search={"epochs": 12, "lipschitz": 6.0},
-    # some 60 CPU-seconds a run, on Tiny-ImageNet three times that; a step of PGD-AT and CAAT costs eleven others
+    # some 40 CPU-seconds a run, on Tiny-ImageNet three times that; a step of PGD-AT and CAAT costs eleven others
     epochs={
         **{"standard": 15, "label-smoothing": 15, "focal": 15, "focal-schedule": 15},
         **{"pgd-at": 3, "caat": 3, "fixed": 12},

@@ -141,7 +141,7 @@ class OrthoConv2d(ScaledLayer):
         )
 
     def is_product_on(self, x: Tensor) -> bool:
-        """Whether this is one product of matrices: with the batch innermost in memory, and no hook that wants to see it."""
+        """Whether this is one product of matrices: with the batch innermost in memory, and no hook that looks."""
         padding = [((k - 1) // 2, k // 2) for k in self.kernel_size]
         is_plain = self.padding_mode == "zeros" and self.groups == 1 and {*self.stride, *self.dilation} == {1}
         is_watched = self._forward_hooks or self._forward_pre_hooks  # where others multiply with the weight themselves

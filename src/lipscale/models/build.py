@@ -13,7 +13,7 @@ from lipscale.layers import mirrored
 from lipscale.models.convnet import convnet
 from lipscale.models.mlp import mlp
 from lipscale.models.parts import UNCONSTRAINED, Parts, parts_of
-from lipscale.models.patchnet import can_mirror, patchnet
+from lipscale.models.patchnet import LEAST_SIDE, can_mirror, patchnet
 from lipscale.models.resnet import resnet18
 from lipscale.settings import ModelSettings
 
@@ -25,8 +25,9 @@ COPIES = 8  # of the weights that live at once: the optimizer's moments, orthogo
 
 
 def suitable_model(input_shape: Sequence[int]) -> str:
-    """What `auto` takes: an MLP for rows and tiny images, else patchnet."""
-    return "mlp" if len(input_shape) == 1 or math.prod(input_shape[1:]) <= TINY_IMAGE else "patchnet"
+    """What `auto` takes: an MLP for rows and for tiny or thin images, else patchnet."""
+    sides = input_shape[1:]
+    return "mlp" if not sides or math.prod(sides) <= TINY_IMAGE or min(sides) < LEAST_SIDE else "patchnet"
 
 
 def mirrors_by_construction(settings: ModelSettings, input_shape: Sequence[int], width: int) -> bool:
@@ -68,8 +69,7 @@ def build(
 
     with torch.device("meta"):  # the twin without memory: what a file says must not fill the machine
         size = sum(parameter.nbytes for parameter in made_of(UNCONSTRAINED).parameters())
-    require_memory(
-        COPIES * size, f"{model} of width {width}" + (f" and depth {depth}" if model in DEFAULT_DEPTH else "")
-    )
+    what = f"{model} of width {width}" + (f" and depth {depth}" if model in DEFAULT_DEPTH else "")
+    require_memory(COPIES * size, what, "give a smaller `width`")
     net = made_of(parts_of(layers=settings.layers if constrained else "plain", padding=settings.padding))
     return mirrored(net) if settings.mirror and not by_construction else net

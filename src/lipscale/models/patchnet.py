@@ -19,6 +19,7 @@ from lipscale.layers import (
 )
 from lipscale.models.parts import LIPSCHITZ, Parts
 
+LEAST_SIDE = 4  # two patches of 2 x 2
 GRID = 16  # patches along a side that the stem sees
 MERGES = 3  # to a grid of 2 x 2
 LARGEST_OVERLAPPING = 4  # larger patches see enough, and a 3x3 kernel of their channels would be too large
@@ -90,11 +91,13 @@ def patchnet(
 
 def _require_sizes(width: int, depth: int, sides: tuple[int, int], patch: int, *, mirror: bool) -> None:
     if width % 2:
-        raise UserError(f"HalfAbs folds half of the channels: expected an even width, got {width}")
+        raise UserError(f"patchnet folds half of its channels: expected an even width, got {width}")
     if mirror and not can_mirror(width, depth, sides[1]):
         raise UserError(
             "a mirrored patchnet has a width that is a multiple of 4, depth 0, and images of an even width, got "
             f"{width}, {depth} and {sides[1]}"
         )
-    if min(sides) < 2 * patch:
-        raise UserError(f"patchnet sees patches of {patch} x {patch} pixels: use mlp for images of side {min(sides)}")
+    if min(sides) < LEAST_SIDE:
+        raise UserError(
+            f"patchnet sees patches of {patch} x {patch} pixels: for images of side {min(sides)} use mlp as `model`"
+        )

@@ -79,9 +79,14 @@ def within_minutes(settings: Settings, dataset: Dataset, preprocessing: Preproce
         width=settings.width,
         is_scalable=settings.model == "patchnet",
     )
-    epochs = max(1, epochs - (settings.phase2_epochs or 0))  # those come on top
+    on_top = settings.phase2_epochs or 0
+    if epochs <= on_top:
+        raise UserError(
+            f"{settings.minutes:.2g} minutes hold {epochs} epochs here, too few for {on_top} of Phase II: "
+            "give more `minutes` or fewer `phase2_epochs`"
+        )
     settings = at_width(settings, width or models.DEFAULT_WIDTH[settings.model], preprocessing.input_shape)
-    return replace(settings, epochs=epochs)
+    return replace(settings, epochs=epochs - on_top)
 
 
 def pick_device(name: str) -> torch.device:
@@ -135,9 +140,12 @@ def resolve(settings: Settings, dataset: Dataset, preprocessing: Preprocessing) 
         augmentation = WITHOUT_CROPS.get(augmentation, augmentation)
     if augmentation != "none" and len(shape) == 1:
         raise UserError(f"augmentation {augmentation!r} needs images, and {dataset.name} has rows")
-    if augmentation.startswith("crop") and settings.crop > max(2, min(shape[1:]) // 4):
-        sides = " x ".join(map(str, shape[1:]))
-        raise UserError(f"`crop` {settings.crop} is more than a quarter of images of {sides}: little would be left")
+    if augmentation.startswith("crop"):
+        if settings.crop > (most := max(2, min(shape[1:]) // 4)):
+            sides = " x ".join(map(str, shape[1:]))
+            raise UserError(f"`crop` {settings.crop} would leave little of images of {sides}: give {most} at most")
+    elif settings.crop != Settings.model_fields["crop"].default:
+        raise UserError(f"`crop` {settings.crop} has no part in `augmentation` {augmentation}: leave one of them out")
     if settings.cutout and (len(shape) == 1 or settings.cutout > min(shape[1:]) // 2):
         what = "rows of numbers" if len(shape) == 1 else f"images of {' x '.join(map(str, shape[1:]))}"
         raise UserError(f"`cutout` {settings.cutout} does not suit {what}: it is of images, and at most half of a side")

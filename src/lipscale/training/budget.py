@@ -87,10 +87,11 @@ def fit_to_time(
     def whole_epochs(taken: float, once: float) -> int:
         if (epochs := epochs_at(taken, once)) >= 1:
             return int(epochs)
-        enough = (processes.clock() - start + once + 2 * taken) / 60
+        begun = processes.clock() - start
         raise UserError(
-            f"{seconds / 60:.2g} minutes hold no whole epoch, which takes about {taken:.2g} s here: give `minutes` of "
-            f"{enough:.2g} or more, or fewer samples by `limit`"
+            f"{seconds / 60:.2g} minutes hold no whole epoch, which takes about {taken:.2g} s here, with {begun:.2g} s "
+            f"to begin and {once:.2g} s for the end: give `minutes` of {(begun + once + 2 * taken) / 60:.2g} or more, "
+            "or fewer samples by `limit`"
         )
 
     if width is not None or not is_scalable:
