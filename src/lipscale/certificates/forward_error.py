@@ -71,8 +71,8 @@ def _through(module: nn.Module, values: Values, walk: Walk, unit: float) -> Valu
         inner = _through(cast(Any, module).net, values, walk, unit)
         return Values(inner.norm, inner.error + inner.computed * (FUNCTION * unit))
     if kind is layers.EvenOdd:
-        # The even and the odd part of a kernel may be multiplied each by itself. Making them takes three units, so
-        # there are two errors of sqrt(2) gamma_n+5 in all: three times gamma_n+2 is more for every n.
+        # The even and the odd part of a kernel may be multiplied each by itself, and making them takes three units:
+        # two errors of gamma_n+5, sqrt(2) of it together, and three times gamma_n+2 is more for every n >= 1.
         inner = _through(cast(Any, module).net, values, walk, unit)
         return Values(inner.norm, inner.error * 3.0 + inner.computed * (FUNCTION * unit))
     if kind is layers.EvenOddActivation:  # of two sides, between rotations by 45 degrees, each a sum of two products
