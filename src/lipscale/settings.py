@@ -53,6 +53,12 @@ class DataSettings(StageSettings):
         ge=0,
         le=64,
     )
+    jitter: float = setting(
+        0.0,
+        "By which share the contrast of a training image changes at most; its brightness by half of it.",
+        ge=0,
+        le=1,
+    )
     image_size: int | None = setting(
         None, "Side of the squares to which pictures in folders are brought; default 64 at most.", ge=4, le=4096
     )

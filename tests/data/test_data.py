@@ -301,6 +301,30 @@ class TestBatches:
             assert set(lines.int().argmax(1).tolist()) == set(range(lines.shape[1] - 1))
         assert not (next(epoch_batches(samples, 400, **(options | {"cutout": 0})))[0] != 200 / 255).any()
 
+    def test_jitter_changes_contrast_about_the_mean_and_brightness_and_nothing_else(self):
+        inputs = 0.4 + 0.2 * torch.rand(500, 3, 4, 6)  # so that nothing is clipped
+        samples = data.Samples(inputs, torch.arange(500))
+        options = {"augmentation": "none", "seed": 0, "stream": ("train", 1, 1)}
+        images, labels = next(epoch_batches(samples, 500, jitter=0.2, **options))
+        again, _ = next(epoch_batches(samples, 500, jitter=0.2, **options))
+        assert torch.equal(images, again)
+        before, after = inputs[labels].double().flatten(1), images.double().flatten(1)
+        contrast = after.std(1) / before.std(1)
+        brightness = after.mean(1) - before.mean(1)
+        made = contrast[:, None] * (before - before.mean(1, True)) + before.mean(1, True) + brightness[:, None]
+        torch.testing.assert_close(after, made, atol=1e-6, rtol=0)  # one line through all pixels of an image
+        for found, centre, reach in ((contrast, 1, 0.2), (brightness, 0, 0.1)):
+            assert (found - centre).abs().max() <= reach + 1e-5
+            assert found.max() > centre + 0.9 * reach
+            assert found.min() < centre - 0.9 * reach
+        assert abs(torch.corrcoef(torch.stack((contrast, brightness)))[0, 1]) < 0.2
+
+    def test_jitter_keeps_pixels_in_their_range(self):
+        samples = data.Samples(torch.randint(0, 256, (64, 1, 4, 4)).to(torch.uint8), torch.zeros(64))
+        images, _ = next(epoch_batches(samples, 64, augmentation="none", jitter=1.0, seed=0, stream=("train", 1, 1)))
+        assert images.min() == 0
+        assert images.max() == 1
+
     def test_a_crop_of_a_single_row_stays(self):
         images, nobody = torch.rand(4, 1, 1, 30), torch.zeros(4, dtype=torch.bool)
         cropped = augment(images, "crop", crop=2, mirrored=nobody, generator=random_stream(0, "crop"))

@@ -24,6 +24,7 @@ def epoch_batches(
     stream: tuple[str | int, ...],
     crop: int = 2,
     cutout: int = 0,
+    jitter: float = 0.0,
     only: slice = slice(None),
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """All samples once, shuffled, in batches of equal size give or take one; nothing is dropped.
@@ -46,7 +47,10 @@ def epoch_batches(
         images = augment(raw, augmentation, crop=crop, mirrored=flips, generator=generator, whole=size)
         if cutout:
             images = _cut_out(images, cutout, generator, size)
-        yield as_input(images), samples.labels[indices]
+        inputs = as_input(images)
+        if jitter:
+            inputs = _jittered(inputs, jitter, generator, size)
+        yield inputs, samples.labels[indices]
 
 
 def _ahead(fetch: Callable[[Tensor], Tensor], chosen: Sequence[Tensor]) -> Iterator[Tensor]:
@@ -107,6 +111,17 @@ def _cut_out(images: Tensor, side: int, generator: torch.Generator, whole: int) 
     ]
     square = inside[0][:, None, :, None] & inside[1][:, None, None, :]
     return images.masked_fill(square, 0.5 if images.is_floating_point() else GREY)
+
+
+def _jittered(images: Tensor, most: float, generator: torch.Generator, whole: int) -> Tensor:
+    """m + c (x - m) + b, in [0, 1]: the contrast of every image about its mean m, and its brightness.
+
+    c is uniform in [1 - most, 1 + most], b in [-most / 2, most / 2].
+    """
+    draws = processes.shard(torch.rand(whole, 2, generator=generator) * 2 - 1).to(images) * most
+    contrast, brightness = draws[:, :, None, None, None].unbind(1)
+    mean = images.mean((1, 2, 3), keepdim=True)
+    return torch.lerp(mean, images, 1 + contrast).add_(brightness / 2).clamp_(0, 1)
 
 
 def _reflected(side: int, most: int) -> Tensor:

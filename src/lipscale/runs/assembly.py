@@ -149,6 +149,8 @@ def resolve(settings: Settings, dataset: Dataset, preprocessing: Preprocessing) 
     if settings.cutout and (len(shape) == 1 or settings.cutout > min(shape[1:]) // 2):
         what = "rows of numbers" if len(shape) == 1 else f"images of {' x '.join(map(str, shape[1:]))}"
         raise UserError(f"`cutout` {settings.cutout} does not suit {what}: it is of images, and at most half of a side")
+    if settings.jitter and len(shape) == 1:
+        raise UserError(f"`jitter` {settings.jitter:g} is of images, and {dataset.name} has rows: leave it out")
     class_weights(settings.class_weights, dataset.train.labels, len(dataset.classes))  # to refuse what cannot be
     if settings.holds_out:
         settings = calibrated(settings, count)
@@ -227,7 +229,7 @@ def assemble(settings: Settings, dataset: Dataset, preprocessing: Preprocessing)
     net = build_network(settings, len(dataset.classes), preprocessing).to(device)
 
     def batches(samples: Samples) -> SampleBatches:
-        how = settings.augmentation, settings.seed, settings.crop, settings.cutout
+        how = settings.augmentation, settings.seed, settings.crop, settings.cutout, settings.jitter
         return SampleBatches(samples.to(device), batch_size, *how)
 
     held_out = None if calibration is None else batches(calibration)

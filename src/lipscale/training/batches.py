@@ -81,6 +81,7 @@ class SampleBatches(Batches):
     seed: int = 0
     crop: int = 2
     cutout: int = 0
+    jitter: float = 0.0
 
     def __len__(self) -> int:
         return -(-len(self.samples) // self.batch_size)
@@ -92,9 +93,9 @@ class SampleBatches(Batches):
 
     def epoch(self, *purpose: str | int, augmented: bool = True, only: slice = slice(None)) -> Iterator[Batch]:
         """Shuffled by (seed, purpose)."""
-        kind, cutout = (self.augmentation, self.cutout) if augmented else ("none", 0)
-        how: Any = {"augmentation": kind, "crop": self.crop, "cutout": cutout, "seed": self.seed}
-        return epoch_batches(self.samples, self.batch_size, **how, stream=purpose, only=only)
+        names = ("augmentation", "crop", "cutout", "jitter") if augmented else ()
+        how: Any = {"augmentation": "none", **{name: getattr(self, name) for name in names}}
+        return epoch_batches(self.samples, self.batch_size, **how, seed=self.seed, stream=purpose, only=only)
 
     def in_order(self) -> Iterator[Batch]:
         """A few hundred at a time."""
