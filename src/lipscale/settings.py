@@ -46,7 +46,12 @@ class DataSettings(StageSettings):
     augmentation: Literal["auto", "none", "crop", "flip", "crop+flip"] = setting(
         "auto", "Random crops and mirror images; auto takes what suits the data set and the model."
     )
-    crop: int = setting(2, "By how many pixels random crops shift an image at most.", ge=0, le=64)
+    crop: int | None = setting(
+        None,
+        "By how many pixels random crops shift an image at most; default 2, from 20 epochs on 3, from 50 on 4.",
+        ge=0,
+        le=64,
+    )
     cutout: int = setting(
         0,
         "Side of a square that is blanked in every training image: for long trainings, which over-fit without it.",

@@ -70,6 +70,41 @@ def test_a_crop_that_cannot_be_or_would_not_be_is_refused(changes, why):
         resolve(Settings(**changes), dataset, preprocessing)
 
 
+@pytest.mark.parametrize(
+    ("changes", "crop"),
+    [
+        ({"epochs": 19}, 2),
+        ({"epochs": 20}, 3),
+        ({"epochs": 50}, 4),
+        ({"epochs": 50, "crop": 1}, 1),
+        ({"epochs": 50, "augmentation": "flip"}, None),
+        ({"epochs": 50, "augmentation": "flip", "crop": 2}, 2),  # files of earlier versions have it so
+        ({"epochs": 50, "minutes": 1}, None),  # until they have decided on the epochs
+    ],
+)
+def test_crops_grow_with_the_epochs(changes, crop):
+    part = Samples(torch.zeros(20, 3, 24, 24, dtype=torch.uint8), torch.arange(20) % 2)
+    dataset, preprocessing = prepare(Dataset("pictures", part, part, ("a", "b"), augmentation="crop+flip"))
+    assert resolve(Settings(**changes), dataset, preprocessing).crop == crop
+
+
+@pytest.mark.parametrize(("changes", "crop"), [({}, 4), ({"crop": 1}, 1), ({"augmentation": "flip"}, None)])
+def test_crops_suit_the_epochs_that_minutes_have_decided_on(monkeypatch, changes, crop):
+    part = Samples(torch.zeros(20, 3, 24, 24, dtype=torch.uint8), torch.arange(20) % 2)
+    dataset, preprocessing = prepare(Dataset("pictures", part, part, ("a", "b"), augmentation="crop+flip"))
+    settings = resolve(Settings(minutes=1, **changes), dataset, preprocessing)
+    monkeypatch.setattr(assembly, "fit_to_time", lambda *_, **__: (8, 60))
+    assert assembly.within_minutes(settings, dataset, preprocessing, started=0.0).crop == crop
+
+
+@pytest.mark.parametrize("value", [0.2, 1.0])
+def test_jitter_of_rows_is_refused(value):
+    part = Samples(torch.zeros(20, 9), torch.arange(20) % 2)
+    dataset, preprocessing = prepare(Dataset("things", part, part, ("a", "b")))
+    with pytest.raises(UserError, match=f"`jitter` {value:g} is of images, and things has rows"):
+        resolve(Settings(jitter=value), dataset, preprocessing)
+
+
 @pytest.mark.parametrize(("shape", "model"), [((3, 4, 200), "patchnet"), ((3, 3, 200), "mlp"), ((3, 16, 16), "mlp")])
 def test_thin_and_tiny_images_are_rows_to_auto(shape, model):
     assert models.suitable_model(shape) == model

@@ -27,9 +27,9 @@ from lipscale.training.defaults import DEFAULT_BATCH_SIZE, calibrated
 # What of a set's usual augmentation suits an MLP. It shares no weights between places, so a shifted image is another
 # input: crops cost it accuracy, certified accuracy and calibration (FEEDBACK.md). A mirrored one is as likely.
 WITHOUT_CROPS = {"crop": "none", "crop+flip": "flip"}
-
-
 FEWEST_IN_A_BATCH = 32
+LEAST_CROP = 2  # pixels; one more from so many epochs on, another from so many
+MANY_EPOCHS = (20, 50)
 MIRRORED_FROM = 96  # channels: a narrower one gains no time by it that is worth its weights (docs/CIFAR.md)
 EVALUATED = 256  # test samples that are timed where a budget in minutes is planned
 REPORTED = 5.0  # seconds that metrics with their intervals and the report take, more or less
@@ -52,6 +52,18 @@ def suitable_batch_size(samples: int, model: str) -> int:
     some, few = (2 ** max(0, round(math.log2(max(1, samples) / steps))) for steps in (44, 4))
     least = min(DEFAULT_BATCH_SIZE, max(FEWEST_IN_A_BATCH, few))
     return max(1, min(1024, max(least, some), samples))
+
+
+def largest_crop(shape: tuple[int, ...]) -> int:
+    """What leaves three quarters of an image at least, or all but two pixels of a small one."""
+    return max(LEAST_CROP, min(shape[1:]) // 4)
+
+
+def suitable_crop(augmentation: str, epochs: int, shape: tuple[int, ...]) -> int | None:
+    """Larger crops where images are seen often, which over-fits; in few epochs they cost certified accuracy."""
+    if not augmentation.startswith("crop"):
+        return None
+    return min(LEAST_CROP + sum(epochs >= many for many in MANY_EPOCHS), largest_crop(shape))
 
 
 def within_minutes(settings: Settings, dataset: Dataset, preprocessing: Preprocessing, *, started: float) -> Settings:
@@ -86,7 +98,10 @@ def within_minutes(settings: Settings, dataset: Dataset, preprocessing: Preproce
             "give more `minutes` or fewer `phase2_epochs`"
         )
     settings = at_width(settings, width or models.DEFAULT_WIDTH[settings.model], preprocessing.input_shape)
-    return replace(settings, epochs=epochs - on_top)
+    crop = settings.crop
+    if crop is None:  # left open until now
+        crop = suitable_crop(settings.augmentation, epochs - on_top, preprocessing.input_shape)
+    return replace(settings, epochs=epochs - on_top, crop=crop)
 
 
 def pick_device(name: str) -> torch.device:
@@ -140,12 +155,15 @@ def resolve(settings: Settings, dataset: Dataset, preprocessing: Preprocessing) 
         augmentation = WITHOUT_CROPS.get(augmentation, augmentation)
     if augmentation != "none" and len(shape) == 1:
         raise UserError(f"augmentation {augmentation!r} needs images, and {dataset.name} has rows")
-    if augmentation.startswith("crop"):
-        if settings.crop > (most := max(2, min(shape[1:]) // 4)):
+    crop = settings.crop
+    if crop is None and settings.minutes is None:
+        crop = suitable_crop(augmentation, settings.epochs, shape)
+    elif crop is not None and augmentation.startswith("crop"):
+        if crop > (most := largest_crop(shape)):
             sides = " x ".join(map(str, shape[1:]))
-            raise UserError(f"`crop` {settings.crop} would leave little of images of {sides}: give {most} at most")
-    elif settings.crop != Settings.model_fields["crop"].default:
-        raise UserError(f"`crop` {settings.crop} has no part in `augmentation` {augmentation}: leave one of them out")
+            raise UserError(f"`crop` {crop} would leave little of images of {sides}: give {most} at most")
+    elif crop not in (None, LEAST_CROP):  # which files of earlier versions state, whatever the augmentation
+        raise UserError(f"`crop` {crop} has no part in `augmentation` {augmentation}: leave one of them out")
     if settings.cutout and (len(shape) == 1 or settings.cutout > min(shape[1:]) // 2):
         what = "rows of numbers" if len(shape) == 1 else f"images of {' x '.join(map(str, shape[1:]))}"
         raise UserError(f"`cutout` {settings.cutout} does not suit {what}: it is of images, and at most half of a side")
@@ -164,6 +182,7 @@ def resolve(settings: Settings, dataset: Dataset, preprocessing: Preprocessing) 
         augmentation=augmentation,
         padding=settings.padding or models.default_padding(settings.layers),
         **(_for_table if model == "mlp" and len(shape) == 1 else _for_images)(settings, dataset, model, rows),
+        crop=crop,
         data=settings.data if named else str(Path(settings.data).expanduser().resolve()),
         **{name: path.expanduser().resolve() for name, path in paths.items()},
     )
@@ -229,7 +248,7 @@ def assemble(settings: Settings, dataset: Dataset, preprocessing: Preprocessing)
     net = build_network(settings, len(dataset.classes), preprocessing).to(device)
 
     def batches(samples: Samples) -> SampleBatches:
-        how = settings.augmentation, settings.seed, settings.crop, settings.cutout, settings.jitter
+        how = settings.augmentation, settings.seed, settings.crop or 0, settings.cutout, settings.jitter
         return SampleBatches(samples.to(device), batch_size, *how)
 
     held_out = None if calibration is None else batches(calibration)

@@ -93,8 +93,7 @@ class SampleBatches(Batches):
 
     def epoch(self, *purpose: str | int, augmented: bool = True, only: slice = slice(None)) -> Iterator[Batch]:
         """Shuffled by (seed, purpose)."""
-        names = ("augmentation", "crop", "cutout", "jitter") if augmented else ()
-        how: Any = {"augmentation": "none", **{name: getattr(self, name) for name in names}}
+        how = {name: getattr(self, name) for name in ("augmentation", "crop", "cutout", "jitter") if augmented}
         return epoch_batches(self.samples, self.batch_size, **how, seed=self.seed, stream=purpose, only=only)
 
     def in_order(self) -> Iterator[Batch]:
