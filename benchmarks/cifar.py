@@ -23,7 +23,7 @@ from lipscale.data import prepare, read_dataset
 from lipscale.errors import UserError
 from lipscale.report.theme import colour, style
 from lipscale.runs import Settings, evaluate
-from lipscale.runs.assembly import assemble, at_width, resolve
+from lipscale.runs.assembly import assemble, at_epochs, at_width, resolve
 from lipscale.settings import TrainingSettings
 from lipscale.training import budget, fit
 
@@ -67,6 +67,7 @@ def one_run(variant, cpu, seed, data_dir, *, held_out, changes):
     _processes.clock = time.process_time  # a busy machine must not change what is measured
     left = cpu - (time.process_time() - start)
     width, epochs = budget.fit_to_time(left, time_epoch, width=settings.width)
+    settings = at_epochs(settings, epochs, preprocessing.input_shape)
     parts = assemble(at_width(settings, width, preprocessing.input_shape), dataset, preprocessing)
     found = fit(parts.net, parts.train, parts.calibration, progress=False, **{**values, "epochs": epochs})
     taken = time.process_time() - start
@@ -98,6 +99,12 @@ def plan_of(row):
     return ", ".join([row["variant"], *changes, *["held-out images"] * row["held_out"]])
 
 
+def shown(values, scale=100):
+    """The median of those that are known, in per cent."""
+    known = [scale * value for value in values if value is not None]
+    return f"{statistics.median(known):.1f}" if known else "–"
+
+
 def table(rows):
     """Medians over the seeds, a line for each plan and budget."""
     print(
@@ -107,11 +114,12 @@ def table(rows):
     for plan, cpu in dict.fromkeys((plan_of(row), row["cpu"]) for row in rows):
         of = [row for row in rows if (plan_of(row), row["cpu"]) == (plan, cpu)]
         middle = lambda key, of=of: statistics.median(row[key] for row in of)  # noqa: E731
-        radii = " | ".join(f"{100 * statistics.median(r['certified'][i] for r in of):.1f}" for i in range(3))
+        radii = " | ".join(shown(row["certified"][i] for row in of) for i in range(3))
         sure = f"{sum(row['calibrated'] is True for row in of)} of {len(of)}"
         print(
             f"| {plan} | {cpu:g} | {middle('taken'):.0f} | {middle('width'):g} | {middle('epochs'):g} "
-            f"| {100 * middle('accuracy'):.1f} | {radii} | {100 * middle('ece'):.1f} | {sure} | {middle('L'):.1f} |"
+            f"| {shown(row['accuracy'] for row in of)} | {radii} | {shown(row['ece'] for row in of)} | {sure} "
+            f"| {shown((row['L'] for row in of), 1)} |"
         )
 
 

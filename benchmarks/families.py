@@ -31,7 +31,7 @@ from lipscale.data import limit as limited
 from lipscale.errors import UserError
 from lipscale.layers.families import FAMILIES
 from lipscale.runs import Settings, evaluate
-from lipscale.runs.assembly import assemble, resolve
+from lipscale.runs.assembly import assemble, at_epochs, resolve
 from lipscale.settings import ModelSettings, TrainingSettings, replace
 from lipscale.training import budget, fit
 from lipscale.training.fitting import new_training
@@ -82,7 +82,7 @@ def one_run(family, objective, data, cpu, seed, data_dir, changes):
 
     left, scalable = cpu - (time.process_time() - start), settings.model == "patchnet"
     width, epochs = budget.fit_to_time(left, time_epoch, width=settings.width, is_scalable=scalable)
-    settings = replace(settings, width=width or default)
+    settings = at_epochs(replace(settings, width=width or default), epochs, preprocessing.input_shape)
     parts = assemble(settings, dataset, preprocessing)
     found = fit(parts.net, parts.train, parts.calibration, progress=False, **{**values, "epochs": epochs})
     taken = time.process_time() - start

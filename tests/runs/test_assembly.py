@@ -97,6 +97,15 @@ def test_crops_suit_the_epochs_that_minutes_have_decided_on(monkeypatch, changes
     assert assembly.within_minutes(settings, dataset, preprocessing, started=0.0).crop == crop
 
 
+def test_crops_are_made_while_the_epochs_are_open():
+    part = Samples(torch.zeros(20, 3, 24, 24, dtype=torch.uint8), torch.arange(20) % 2)
+    dataset, preprocessing = prepare(Dataset("pictures", part, part, ("a", "b"), augmentation="crop+flip"))
+    settings = assembly.at_width(resolve(Settings(minutes=1), dataset, preprocessing), 8, preprocessing.input_shape)
+    assert assembly.assemble(settings, dataset, preprocessing).train.crop == 2
+    settings = assembly.at_epochs(settings, 60, preprocessing.input_shape)
+    assert assembly.assemble(settings, dataset, preprocessing).train.crop == 4
+
+
 @pytest.mark.parametrize("value", [0.2, 1.0])
 def test_jitter_of_rows_is_refused(value):
     part = Samples(torch.zeros(20, 9), torch.arange(20) % 2)

@@ -98,10 +98,13 @@ def within_minutes(settings: Settings, dataset: Dataset, preprocessing: Preproce
             "give more `minutes` or fewer `phase2_epochs`"
         )
     settings = at_width(settings, width or models.DEFAULT_WIDTH[settings.model], preprocessing.input_shape)
-    crop = settings.crop
-    if crop is None:  # left open until now
-        crop = suitable_crop(settings.augmentation, epochs - on_top, preprocessing.input_shape)
-    return replace(settings, epochs=epochs - on_top, crop=crop)
+    return at_epochs(settings, epochs - on_top, preprocessing.input_shape)
+
+
+def at_epochs(settings: Settings, epochs: int, input_shape: tuple[int, ...]) -> Settings:
+    """The resolved settings with so many epochs, and with what follows from them: how far crops go."""
+    crop = suitable_crop(settings.augmentation, epochs, input_shape) if settings.crop is None else settings.crop
+    return replace(settings, epochs=epochs, crop=crop)
 
 
 def pick_device(name: str) -> torch.device:
@@ -248,7 +251,8 @@ def assemble(settings: Settings, dataset: Dataset, preprocessing: Preprocessing)
     net = build_network(settings, len(dataset.classes), preprocessing).to(device)
 
     def batches(samples: Samples) -> SampleBatches:
-        how = settings.augmentation, settings.seed, settings.crop or 0, settings.cutout, settings.jitter
+        crop = LEAST_CROP if settings.crop is None else settings.crop  # open while the speed is measured
+        how = settings.augmentation, settings.seed, crop, settings.cutout, settings.jitter
         return SampleBatches(samples.to(device), batch_size, *how)
 
     held_out = None if calibration is None else batches(calibration)
