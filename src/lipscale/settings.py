@@ -193,8 +193,8 @@ class TrainingSettings(StageSettings):
     tolerance: Positive = setting(0.001, "... is below this tolerance.")
     batch_size: int | None = setting(
         None,
-        "Samples a step; default 128, tables 32 to 4096 and patchnet 128 to 1024 by the size of the set, or all where "
-        "there are fewer.",
+        "Samples a step; default 128, tables 32 to 4096 and patchnet 128 to 1024 (of the baselines to 256) by the size "
+        "of the set, or all where there are fewer.",
         ge=1,
     )
     optimizer: Literal["auto", "muon", "adamw", "schedulefree"] = setting(
@@ -205,7 +205,7 @@ class TrainingSettings(StageSettings):
     learning_rate: float | None = setting(
         None,
         "Default 0.05 sqrt(batch_size / 1024) of a weight's size a step (muon), 0.2 of it (adamw) or 0.001 "
-        "(schedulefree); of the baselines 0.002 (adamw).",
+        "(schedulefree); of the baselines 0.002 (adamw; patchnet 0.004).",
         gt=0,
         le=100,
     )

@@ -15,6 +15,7 @@ from experiment_makers import made_up_metrics
 from lipscale.cli.commands import app
 from lipscale.cli.show import print_first_sight
 from lipscale.cli.training import given_settings
+from lipscale.errors import UserError
 from lipscale.settings import Settings
 
 QUICK = ("--limit", "300", "--epochs", "2", "--phase2-epochs", "1", "--width", "16", "--device", "cpu")
@@ -305,6 +306,8 @@ def test_flags_that_name_several_columns_may_be_repeated():
     given, named = given_settings({key: flags[key] for key in Settings.model_fields})
     assert Settings.checked(given).drop == ("id", "zip", "name")
     assert (given.keys(), named["drop"]) == ({"drop", "seed"}, "--drop")
+    with pytest.raises(UserError, match="give --epochs or --minutes, not both"):  # train and compare alike
+        given_settings({"epochs": "3", "minutes": "1"})
     predict = typer.main.get_command(app).commands["predict"]
     assert predict.make_context("predict", ["RUN", "--keep", "id", "--keep", "zip"]).params["keep"] == ["id", "zip"]
 

@@ -67,6 +67,9 @@ class TestClaims:
         assert self.decide(claims.temperature_crosses_once, with_temperature(lambda x: 2 ** (x - 1))) == HOLDS
         assert self.decide(claims.temperature_crosses_once, with_temperature(lambda x: 2 ** math.sin(x))) == FAILS
         assert self.decide(claims.temperature_crosses_once, with_temperature(lambda x: 2 ** (1 - x))) == FAILS
+        # a grid that ends before the crossing, or whose T* are all 1 as far as one can tell
+        assert self.decide(claims.temperature_crosses_once, with_temperature(lambda x: 2 ** (x + 9))) == OPEN
+        assert self.decide(claims.temperature_crosses_once, with_temperature(lambda x: 1.0)) == OPEN
 
     def test_start(self):
         def spread(by, error=0.02, sign=lambda k: 1):
@@ -127,7 +130,8 @@ class TestClaims:
                 after = row.name != "I"
                 right = torch.rand(20000, generator=generator) < 0.6 + gain * after
                 answers = SimpleNamespace(right=right, certified=right * 0.2)
-                return fake(answers=answers, ece=0.01, calibrated=ever and (kept or not after))
+                stays = kept(k) if callable(kept) else kept
+                return fake(answers=answers, ece=0.01, calibrated=ever and (stays or not after))
 
             return make
 
@@ -135,6 +139,7 @@ class TestClaims:
         assert self.decide(claims.restart_helps, phases(0.05)) == HOLDS
         assert self.decide(claims.phase_two_helps, phases(-0.05)) == FAILS
         assert self.decide(claims.phase_two_helps, phases(0.05, kept=False)) == FAILS
+        assert self.decide(claims.phase_two_helps, phases(0.05, kept=lambda k: k > 0)) == HOLDS  # all but one
         assert self.decide(claims.phase_two_helps, phases(0.0)) == OPEN
         assert (
             self.decide(claims.phase_two_helps, phases(0.05, ever=False)) == OPEN

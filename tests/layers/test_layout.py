@@ -75,13 +75,14 @@ def test_other_numbers_of_channels_are_refused_and_mix_no_samples(layer, channel
 def test_a_hook_sees_every_batch():
     net, seen = models.patchnet(5, 3, 8, image_size=16, mirror=True).eval(), []
     for module in net.modules():
-        if isinstance(module, OrthoConv2d):
+        if isinstance(module, OrthoConv2d | HalfAbs):
             module.register_forward_hook(lambda module, *_: seen.append(module))
     counts = []
     for batch in (1, 4):
         net(torch.rand(batch, 3, 16, 16))
         counts.append(len(seen))
-    assert counts == [7, 14]  # the stem, and two of each merge
+    # convolutions: the stem, and two of each merge; activations: of the stem, and of both sides of all else
+    assert counts == [7 + 9, 2 * (7 + 9)]
 
 
 def test_second_derivatives_of_a_product():

@@ -17,6 +17,20 @@ def test_the_batch_size_is_a_whole_number_for_every_set():
     assert suitable_batch_size(45_000, "mlp") == 128
 
 
+def test_the_unconstrained_patchnet_takes_smaller_batches_and_longer_steps():
+    part = Samples(torch.zeros(20_000, 1, 32, 32, dtype=torch.uint8), torch.arange(20_000) % 2)
+    dataset, preprocessing = prepare(Dataset("pictures", part, part, ("a", "b")))
+
+    def chosen(**how):
+        settings = resolve(Settings(model="patchnet", **how), dataset, preprocessing)
+        return settings.batch_size, settings.learning_rate
+
+    assert chosen(method="fixed") == (512, None)
+    assert chosen(method="standard") == (256, 0.004)
+    assert chosen(method="standard", optimizer="schedulefree") == (256, None)
+    assert chosen(method="standard", batch_size=300, learning_rate=0.01) == (300, 0.01)
+
+
 @pytest.mark.parametrize(
     ("side", "changes", "expected"),
     [

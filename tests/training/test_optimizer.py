@@ -11,7 +11,6 @@ from lipscale.layers import OrthoConv2d, OrthoLinear
 from lipscale.losses import margin, offset_of
 from lipscale.settings import Settings, TrainingSettings
 from lipscale.training import hardware
-from lipscale.training.budget import GROWTH, WIDTHS, enough_epochs, fit_to_time, seconds_of
 from lipscale.training.defaults import LEARNING_RATE, decided
 from lipscale.training.optimizer import PlannedMuon, _polar, set_share
 
@@ -97,54 +96,3 @@ def test_a_margin_is_the_offset_that_is_worth_its_radius():
     assert (certificate.radius() >= radius * (1 - 1e-6)).all()
     offsets = torch.tensor([offset_of(float(r), certificate.bound) for r in radius], dtype=torch.float64)
     torch.testing.assert_close(offsets, margin(certificate.logits))
-
-
-class TestABudgetInMinutes:
-    def test_it_takes_the_widest_network_that_sees_the_data_often_enough(self):
-        def cost(width):
-            return 0.01 * width**GROWTH, 0.0
-
-        for seconds in (60.0, 500.0, 5000.0, 1e6):
-            width, epochs = fit_to_time(seconds, cost)
-            assert width == max(w for w in WIDTHS if 0.96 * seconds / cost(w)[0] >= enough_epochs(w))
-            assert epochs == pytest.approx(0.96 * seconds / cost(width)[0], abs=1.01)
-            assert cost(width)[0] * epochs <= seconds
-
-    def test_wide_networks_must_see_the_data_more_often(self):
-        assert [enough_epochs(width) for width in (16, 48, 64, 128, 256)] == [10, 10, 12, 25, 51]
-
-    def test_the_smallest_network_gets_what_there_is(self):
-        assert fit_to_time(10.4, lambda width: (0.1 * width, 0.0)) == (16, 6)
-
-    def test_a_width_that_is_given_stays(self):
-        assert fit_to_time(100.0, lambda width: (2.0, 1.0), width=20) == (20, 47)
-        assert fit_to_time(100.0, lambda width: (2.0, 21.0), is_scalable=False) == (None, 37)
-
-    def test_no_time_for_an_epoch_is_an_error_with_the_way_out(self):
-        with pytest.raises(
-            UserError,
-            match=r"0.017 minutes hold no whole epoch.*4 s here, with .* to begin.*of 0.13 or more, or fewer samples",
-        ):
-            fit_to_time(1.0, lambda width: (4.0, 0.0), is_scalable=False)
-
-    def test_an_epoch_is_timed_on_the_training_itself(self, digits_split):
-        from conftest import training_of
-
-        training = training_of(models.mlp(10, (1, 8, 8), 8), *digits_split, Settings(epochs=1, batch_size=32))
-        taken = seconds_of(training.net, training.train, training.calibration, {"epochs": 1, "batch_size": 32})
-        assert taken > 0
-        few = training_of(models.mlp(10, (1, 8, 8), 8), *digits_split, Settings(epochs=1, batch_size=300))
-        assert len(few.train) == 1  # batch, fewer than are timed
-        assert seconds_of(few.net, few.train, few.calibration, {"epochs": 1, "batch_size": 300}) > 0
-
-    def test_measuring_takes_no_more_than_a_share_of_the_budget(self, monkeypatch):
-        now = [0.0]
-        monkeypatch.setattr("lipscale._processes.clock", lambda: now[0])
-
-        def slow_to_measure(width):
-            now[0] += 2.0
-            return 0.01, 0.0
-
-        width, epochs = fit_to_time(10.0, slow_to_measure)
-        assert now[0] == 2.0  # a second measurement would be too much
-        assert (width, epochs) == (32, int((9.6 - 2.0) / 0.01))

@@ -16,6 +16,7 @@ from lipscale.errors import UserError
 from lipscale.layers import batch_means
 from lipscale.layers.evaluation import drop_caches
 from lipscale.layers.scale import UnitWeight
+from lipscale.layers.tracing import is_watched
 
 Shape = tuple[int, ...]
 # (module, bound) -> its Lipschitz bound; `bound(child)` bounds a module inside it, `bound.shape(module)` is its input's
@@ -277,7 +278,7 @@ def refuse_surprises(module: nn.Module) -> None:
     """Hooks and replaced methods compute what no rule can see."""
     kind = type(module)
     surprises = {
-        "forward hooks": module._forward_hooks or module._forward_pre_hooks,
+        "forward hooks": is_watched(module),
         **{f"a replaced {name}": True for name in vars(module) if callable(getattr(kind, name, None))},
         "a compiled call": vars(module).get("_compiled_call_impl") is not None,
         "a replaced call": any(getattr(kind, name) is not getattr(nn.Module, name) for name in CALLS),

@@ -214,7 +214,9 @@ def _carry_out(
     if dry_run:
         table = Table("run", "epochs", "state", box=None, padding=(0, 2, 0, 0))
         for run in plan:
-            table.add_row(describe(run), str(run.settings.epochs), "done" if run.digest in done else "to do")
+            minutes, epochs = run.settings.minutes, run.settings.epochs
+            budget = str(epochs) if minutes is None else f"in {minutes:g} min"
+            table.add_row(describe(run), budget, "done" if run.digest in done else "to do")
         Console().print(table)
         room = f"{jobs} at a time" if jobs else f"as many at a time as {place.engine} has room for"
         typer.echo(f"{len(plan)} runs, {len(plan) - len(done)} to do, {room}.")

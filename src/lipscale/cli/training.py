@@ -92,8 +92,6 @@ def train(
             raise UserError("a resumed run keeps its settings: give --resume RUN alone")
         _start(resume, processes, how, verbose=verbose)
         return
-    if "minutes" in given and "epochs" in given:
-        raise UserError("give --epochs or --minutes, not both: minutes decide on the epochs")
     values: dict[str, Any] = _recipe(recipe) if recipe else {}
     place: dict[str, str] = {}
     if settings_file is not None:
@@ -109,6 +107,8 @@ def given_settings(flags: Mapping[str, str | Sequence[str] | None]) -> tuple[dic
     """The settings that flags give, as text, and what each flag is called; one that names several may be repeated."""
     chosen = {key: value for key, value in flags.items() if value or value == ""}  # none, or no names: not given
     given = {key: value if isinstance(value, str) else ",".join(value) for key, value in chosen.items()}
+    if "minutes" in given and "epochs" in given:
+        raise UserError("give --epochs or --minutes, not both: minutes decide on the epochs")
     return given, {key: f"--{key.replace('_', '-')}" for key in given}
 
 

@@ -29,7 +29,7 @@ PHASES: dict[str, dict[str, Any]] = {
 
 def baseline(profile: Profile, method: str) -> Row:
     """An unconstrained method on the main set."""
-    settings = {**profile.baselines, "method": method, "epochs": profile.epochs[method]}
+    settings = {"method": method, "epochs": profile.epochs[method]}
     return _row(profile, profile.main, BASELINES[method], settings, UNCONSTRAINED)
 
 

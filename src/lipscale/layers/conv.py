@@ -14,7 +14,7 @@ from lipscale.layers.layout import is_batch_last, product
 from lipscale.layers.norms import Pair
 from lipscale.layers.projectors import GroupedKernel, ProjectorKernel, Size, as_pair
 from lipscale.layers.scale import ScaledLayer, UnitWeight
-from lipscale.layers.tracing import is_traced
+from lipscale.layers.tracing import is_traced, is_watched
 
 FEW_PIXELS = 16
 PaddingMode = Literal["zeros", "circular"]
@@ -144,8 +144,8 @@ class OrthoConv2d(ScaledLayer):
         """Whether this is one product of matrices: with the batch innermost in memory, and no hook that looks."""
         padding = [((k - 1) // 2, k // 2) for k in self.kernel_size]
         is_plain = self.padding_mode == "zeros" and self.groups == 1 and {*self.stride, *self.dilation} == {1}
-        is_watched = self._forward_hooks or self._forward_pre_hooks  # where others multiply with the weight themselves
-        return is_plain and not is_watched and self.pads == padding and is_batch_last(x)
+        # where others multiply with the weight themselves, hooks would not be called
+        return is_plain and not is_watched(self) and self.pads == padding and is_batch_last(x)
 
     def extra_repr(self) -> str:
         """The shape, for print(net)."""

@@ -21,7 +21,7 @@ from lipscale.layers.activation import HalfAbs
 from lipscale.layers.conv import OrthoConv2d
 from lipscale.layers.layout import halves, is_batch_last, joined, product
 from lipscale.layers.patches import Patches
-from lipscale.layers.tracing import is_traced
+from lipscale.layers.tracing import is_traced, is_watched
 
 SQRT_HALF = math.sqrt(0.5)
 
@@ -41,7 +41,7 @@ class EvenOdd(nn.Module):
         """(B, C, H, W) -> (B, [s | d], H / patch, W / patch)."""
         parts: Any = self.net
         patches, conv, activation = parts[0], parts[1], parts[-1]  # export may have folded some into others
-        is_plain = type(conv) is OrthoConv2d and type(activation) is HalfAbs and conv.kernel_size[1] % 2 == 1
+        is_plain = type(conv) is OrthoConv2d and _is_plain_fold(activation) and conv.kernel_size[1] % 2 == 1
         if is_plain and is_batch_last(x) and conv.is_product_on(seen := patches(x)):
             return _FoldSides.apply(product(seen, self._parts_of(conv.weight), conv.scaled_bias()))
         y, mirrored = self.net(torch.cat((x, x.flip(-1)))).unflatten(0, (2, x.shape[0]))
@@ -127,7 +127,7 @@ class EvenOddActivation(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, [s | d], ...) -> (B, [s | d], ...)."""
-        if type(self.activation) is HalfAbs and not is_traced():
+        if _is_plain_fold(self.activation) and not is_traced():
             return _FoldSides.apply(x)
         s, d = halves(x)
         left, right = self.activation((s + d) * SQRT_HALF), self.activation((s - d) * SQRT_HALF)
@@ -140,6 +140,11 @@ class Even(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, [s | d], ...) -> (B, s, ...)."""
         return halves(x)[0]
+
+
+def _is_plain_fold(activation: nn.Module) -> bool:
+    """Whether it may be computed without being called: `HalfAbs` that nobody watches."""
+    return type(activation) is HalfAbs and not is_watched(activation)
 
 
 def _rotated(pixels: Tensor) -> Tensor:

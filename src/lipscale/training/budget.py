@@ -1,5 +1,6 @@
 """A budget in minutes: how wide a network and how many epochs fit into it here, measured in the first steps."""
 
+import math
 from collections.abc import Callable
 from itertools import chain, count
 from pathlib import Path
@@ -88,9 +89,10 @@ def fit_to_time(
         if (epochs := epochs_at(taken, once)) >= 1:
             return int(epochs)
         begun = processes.clock() - start
+        enough = math.ceil(100 * (begun + once + 2 * taken) / (1 - KEPT) / 60) / 100  # one epoch, and room for error
         raise UserError(
             f"{seconds / 60:.2g} minutes hold no whole epoch, which takes about {taken:.2g} s here, with {begun:.2g} s "
-            f"to begin and {once:.2g} s for the end: give `minutes` of {(begun + once + 2 * taken) / 60:.2g} or more, "
+            f"to begin and {once:.2g} s for the end: give `minutes` of {enough:.2f} or more, "
             "or fewer samples by `limit`"
         )
 

@@ -78,7 +78,9 @@ class PlannedMuon(Planned, torch.optim.Optimizer):
             (p,) = group["params"]
             if p.grad is None:
                 continue
-            momentum = self.state[p].setdefault("momentum", torch.zeros_like(p))
+            if "momentum" not in self.state[p]:
+                self.state[p]["momentum"] = torch.zeros_like(p)
+            momentum = self.state[p]["momentum"]
             momentum.lerp_(p.grad, 1 - MOMENTUM)
             direction = p.grad.lerp(momentum, MOMENTUM)  # Nesterov's
             p.mul_(1 - group["lr"] * group["weight_decay"])
