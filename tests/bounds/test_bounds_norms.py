@@ -35,3 +35,11 @@ def test_the_bound_of_an_orthogonal_kernel_is_one(shape):
     assert conv_norm(layer.weight, stride=(stride, stride)) * (1 + 1e-5) >= 1
     assert conv_norm(layer.weight, stride=(stride, stride)) <= 1 + 1e-5
     assert conv_norm(layer.double().weight, stride=(stride, stride)) <= 1 + 1e-10
+
+
+@pytest.mark.parametrize("factor", [1e-300, 1e-170, 1e-40, 1e150])
+@pytest.mark.parametrize("size", [None, (6, 6)])
+def test_the_bound_of_tiny_and_huge_kernels_is_that_of_ordinary_ones(factor, size):
+    weight = torch.randn(4, 3, 3, 3, dtype=torch.float64)
+    ordinary = conv_norm(weight, size=size, padding=((1, 1), (1, 1)))
+    assert conv_norm(weight * factor, size=size, padding=((1, 1), (1, 1))) == pytest.approx(ordinary * factor, rel=1e-9)

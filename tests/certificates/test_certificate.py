@@ -9,11 +9,11 @@ from torch import nn
 
 from lipscale import Certificate, certify, models, register_rule, set_lipschitz
 from lipscale.bounds.walk import RULES
-from lipscale.certificates import certified_accuracy, certified_accuracy_curve
+from lipscale.certificates import certified_accuracy, certified_accuracy_curve, prove
 from lipscale.certificates.affine import Affine
 from lipscale.data import load_dataset
 from lipscale.errors import UserError
-from lipscale.layers import OrthoLinear
+from lipscale.layers import OrthoConv2d, OrthoLinear
 from lipscale.losses import margin
 
 
@@ -297,3 +297,10 @@ def test_inputs_that_cannot_be_certified_are_refused(trained):
     with pytest.raises(UserError, match=r"inputs \(N, ...\)"):
         certify(net, torch.tensor(1.0))
     assert certify(net, x[:0]).radius().shape == (0,)
+
+
+def test_a_proof_is_about_inputs_of_one_shape():
+    net = nn.Sequential(OrthoConv2d(1, 2, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), OrthoLinear(2, 2)).eval()
+    proof = prove(net, (1, 32, 32))  # its pool divides distances by 32
+    with pytest.raises(UserError, match=r"about inputs of shape \(1, 32, 32\), got \(1, 1, 1\)"):
+        proof(torch.rand(1, 1, 1, 1))

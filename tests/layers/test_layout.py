@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lipscale import models
-from lipscale.layers import BatchLast, EvenOdd, HalfAbs, OrthoConv2d, Patches
+from lipscale.layers import BatchLast, EvenOdd, HalfAbs, OrthoConv2d, Patches, Scale
 from lipscale.layers.layout import _Product, halves, is_batch_last, joined, product
 
 batch_last = BatchLast()
@@ -133,3 +133,11 @@ def test_in_bfloat16_it_is_off_by_no_more_than_the_ordinary_layout(monkeypatch):
     ours = off()
     monkeypatch.setattr(BatchLast, "forward", lambda self, x: x)
     assert 0 < ours < 1.5 * off()
+
+
+def test_a_part_that_was_added_to_the_stem_is_no_part_of_one_operation():
+    net = models.patchnet(3, 1, 4, image_size=8, mirror=True).double().eval()
+    net.stem.net.insert(2, Scale(0.01))
+    net.eval()
+    x = torch.rand(3, 1, 8, 8, dtype=torch.float64)
+    torch.testing.assert_close(net(x), torch.cat([net(row[None]) for row in x]))

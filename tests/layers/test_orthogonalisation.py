@@ -137,3 +137,15 @@ class TestTheWeightCache:
         x.requires_grad_()
         layer(x).sum().backward()
         assert x.grad is not None
+
+    def test_what_is_loaded_in_inference_mode_counts(self):
+        """There tensors have no version that would tell."""
+        states = [OrthoConv2d(2, 4, 3).state_dict() for _ in range(2)]
+        with torch.inference_mode():
+            layer = OrthoConv2d(2, 4, 3).eval()
+            weights = []
+            for state in states:
+                layer.load_state_dict(state)
+                weights.append(layer.weight)
+                assert layer.weight is weights[-1]
+        assert not torch.allclose(*weights, atol=1e-3)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, fx, nn
 
+from lipscale.bounds.layouts import Layout
 from lipscale.bounds.operations import (
     OPERATIONS,
     REARRANGEMENTS,
@@ -62,11 +63,11 @@ class Graph:
 
 def follow(
     module: nn.Module,
-    shapes: Iterable[Shape],
+    layouts: Iterable[Layout],
     is_leaf: Callable[[nn.Module], bool],
     enter: Callable[[nn.Module], None],
 ) -> tuple[Graph, dict[nn.Module, set[tuple[Shape, Shape]]]]:
-    """The module as a graph for inputs of these shapes, and the shapes that parts made of functions see.
+    """The module as a graph for inputs in these layouts, and the shapes that parts made of functions see.
 
     The graph is run beside the module itself and must compute the same, with several samples and with one: what
     torch.fx has missed (a context, a state, chance) shows. Every step is checked to keep samples apart. Both are
@@ -78,34 +79,56 @@ def follow(
     like = next((t for t in [*module.parameters(), *module.buffers()] if t.is_floating_point()), torch.zeros(()))
     random = torch.Generator().manual_seed(0)
     graph: Graph | None = None
-    weights = _Weights(module)
-    parts = [*{traced.get_submodule(str(node.target)) for node in traced.graph.nodes if node.op == "call_module"}]
+    weights, writes = _Weights(module), False
+    tried: set[Shape] = set()
     with torch.inference_mode(False), torch.no_grad(), batch_means(module):  # versions are counted outside of it only
-        for shape in shapes:
+        for layout in sorted(layouts):  # row-major ones first
+            if layout.shape in tried and not writes:
+                continue  # only what is written in place reaches further in another layout
+            tried.add(layout.shape)
             for batch in BATCHES:
-                x = (torch.randn(batch, *shape, generator=random) * 100 / batch**4).to(like)  # large and small
-                inputs = [x.clone() for _ in range(3)]  # which a module may write to
-                run, real = _Run(traced, batch, graph, weights, Watch(inputs[0])), Watch(inputs[1])
-                try:
-                    with run.watch.leaving_alone(parts):
-                        answers = [run.run(inputs[0])]
-                    with real.leaving_alone(parts), real:
-                        answers += [module(inputs[1])]
-                    answers += [module(inputs[2])]
-                except UserError:
-                    raise
-                except Exception as error:  # of a user's code
-                    raise UserError(f"it fails on a batch of {batch} ({brief(error)})") from error
-                graph = run.taken()
-                if not all(_equal(answer, answers[0]) for answer in answers[1:]):
-                    raise UserError("it does not compute twice what torch.fx has seen it compute once")
-                weights.require_unchanged(module)
-                if call := real.differs_from(run.watch):
-                    raise UserError(f"it does not do what torch.fx has seen it do (it differs in {call})")
+                numbers = torch.randn(batch, *layout.shape, generator=random) * 100 / batch**4  # large and small
+                x = layout.of(numbers.to(like))
+                run = _run_beside(module, traced, x, graph, weights, parts_of(traced))
+                graph, writes = run.taken(), writes or run.writes
                 for made, found in run.shapes.items():
                     seen.setdefault(made, set()).add(found)
     assert graph is not None
     return graph, seen
+
+
+def parts_of(traced: fx.GraphModule) -> list[nn.Module]:
+    """The modules that a graph calls."""
+    return [*{traced.get_submodule(str(node.target)) for node in traced.graph.nodes if node.op == "call_module"}]
+
+
+def _run_beside(
+    module: nn.Module,
+    traced: fx.GraphModule,
+    x: Tensor,
+    known: Graph | None,
+    weights: "_Weights",
+    parts: list[nn.Module],
+) -> "_Run":
+    """The graph run on a batch, which must compute what the module does, twice."""
+    inputs = [x.clone() for _ in range(3)]  # which a module may write to
+    run, real = _Run(traced, len(x), known, weights, Watch(inputs[0])), Watch(inputs[1])
+    try:
+        with run.watch.leaving_alone(parts):
+            answers = [run.run(inputs[0])]
+        with real.leaving_alone(parts), real:
+            answers += [module(inputs[1])]
+        answers += [module(inputs[2])]
+    except UserError:
+        raise
+    except Exception as error:  # of a user's code
+        raise UserError(f"it fails on a batch of {len(x)} ({brief(error)})") from error
+    if not all(_equal(answer, answers[0]) for answer in answers[1:]):
+        raise UserError("it does not compute twice what torch.fx has seen it compute once")
+    weights.require_unchanged(module)
+    if call := real.differs_from(run.watch):
+        raise UserError(f"it does not do what torch.fx has seen it do (it differs in {call})")
+    return run
 
 
 def _equal(a: Any, b: Any) -> bool:
@@ -152,6 +175,7 @@ class _Run(fx.Interpreter):
         self.counts: dict[fx.Node, bool] = {}  # sizes that depend on the number of samples: whether they begin with it
         self.steps: list[Step] = []
         self.shapes: dict[nn.Module, tuple[Shape, Shape]] = {}
+        self.writes = False  # in place
 
     def taken(self) -> Graph:
         """The steps that were taken down."""
@@ -181,6 +205,7 @@ class _Run(fx.Interpreter):
             self._note_count(n, inputs)
         with self.watch:
             result = super().run_node(n)
+        self.writes |= any(_version(held) != self.versions[node] for node, held in inputs.items())
         self.versions[n] = _version(result)
         if kind == "value" and n.op not in ("placeholder", "output"):
             self._check(step, [kept.get(node) for node in step.sources], result)

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from importlib import import_module
+from itertools import product
 from typing import Any, Self
 
 import torch
@@ -11,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 from torch.nn.utils.parametrize import type_before_parametrizations
 
-from lipscale.bounds.graph import Graph, follow
+from lipscale.bounds.graph import BATCHES, Graph, follow
+from lipscale.bounds.layouts import Layout, usual_layouts
 from lipscale.errors import UserError
 from lipscale.layers import batch_means
 from lipscale.layers.evaluation import drop_caches
@@ -38,7 +40,8 @@ REASONS = {
     "Hardshrink": "it jumps at its threshold",
     "Threshold": "it jumps at its threshold",
 }
-DRY_RUN = 3  # samples: enough to see whether a network keeps their number
+
+FAILURES = (RuntimeError, LookupError, ValueError, TypeError)  # of a network on inputs that it does not take
 
 
 def register_rule(kind: type[nn.Module], rule: Rule) -> None:
@@ -73,7 +76,8 @@ def lipschitz_bound(net: nn.Module, input_shape: Sequence[int] | None = None) ->
         net: a network in evaluation mode.
         input_shape: (C, H, W) or (F,) of one input. With it the bound may be tighter, and layers that broadcast or
             mix samples are refused. Without it the bound holds for every input size on which no layer
-            broadcasts or works across samples.
+            broadcasts or works across samples. Work in place is looked at in the usual layouts of memory: row-major,
+            channels or batch innermost.
 
     Returns:
         The bound.
@@ -120,6 +124,7 @@ class Walk:
     def __init__(self) -> None:
         self._bounds: dict[nn.Module, float] = {}
         self._shapes: dict[nn.Module, set[tuple[Shape, Shape]]] = {}  # of inputs and outputs
+        self._layouts: dict[nn.Module, set[Layout]] = {}  # of inputs
         self._graphs: dict[nn.Module, Graph] = {}  # of modules without a rule
         self._overwriting: set[nn.Module] = set()  # modules that change their input in place
         self._within: list[nn.Module] = []  # the modules whose rules are at work
@@ -133,7 +138,7 @@ class Walk:
         walk = cls()
         walk._names = {module: name for name, module in net.named_modules()}
         if input_shape is not None:
-            walk._shapes, walk._overwriting = _record_shapes(net, tuple(input_shape))
+            walk._record(net, tuple(input_shape))
             if net in walk._overwriting:
                 raise UserError(f"{type(net).__name__} works inplace on its own input, which callers read: no bound")
         return walk
@@ -180,10 +185,49 @@ class Walk:
             raise UserError(REASONS.get(kind.__name__, "nobody has proven one"))
         if not self.shapes(module):
             raise UserError("torch.fx could follow it for an `input_shape`")
-        graph, shapes = follow(module, self.shapes(module), is_leaf, refuse_surprises)
+        layouts = self._layouts.get(module) or {usual_layouts(shape)[0] for shape in self.shapes(module)}
+        graph, shapes = follow(module, layouts, is_leaf, refuse_surprises)
         for made, found in shapes.items():
             self._shapes.setdefault(made, set()).update(found)
         return graph
+
+    def _record(self, net: nn.Module, input_shape: Shape) -> None:
+        """What every module takes and gives, and which overwrite their inputs, by dry runs in the usual layouts."""
+        versions: dict[nn.Module, int] = {}
+
+        def count(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+            if inputs and isinstance(inputs[0], Tensor):
+                versions[module] = inputs[0]._version
+
+        def record(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+            if inputs and isinstance(inputs[0], Tensor) and isinstance(output, Tensor):
+                self._shapes.setdefault(module, set()).add((tuple(inputs[0].shape[1:]), tuple(output.shape[1:])))
+                self._layouts.setdefault(module, set()).add(Layout.seen_in(inputs[0]))
+                if inputs[0]._version != versions[module]:
+                    self._overwriting.add(module)
+
+        like = next((t for t in [*net.parameters(), *net.buffers()] if t.is_floating_point()), torch.zeros(()))
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode(False))  # versions are counted outside of it only
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(batch_means(net))  # shapes do not depend on means that nobody has set yet
+            for module in net.modules():
+                for handle in (module.register_forward_pre_hook(count), module.register_forward_hook(record)):
+                    stack.callback(handle.remove)
+            try:
+                output = net(like.new_zeros(BATCHES[0], *input_shape))
+            except FAILURES as error:
+                raise UserError(f"the network does not take inputs of shape {input_shape}: {error}") from error
+            if not isinstance(output, Tensor) or output.shape[:1] != BATCHES[:1]:
+                got = (
+                    f"a tensor of shape {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
+                )
+                raise UserError(
+                    f"expected one output for each of {BATCHES[0]} inputs of shape {input_shape}, got {got}"
+                )
+            for batch, layout in product(BATCHES, usual_layouts(input_shape)):
+                with suppress(*FAILURES):  # what fails on others answers none of them
+                    net(layout.of(like.new_zeros(batch, *input_shape)))
 
     def _require_own_input(self, module: nn.Module) -> None:
         """Refuse work in place on a value that others read, too."""
@@ -286,39 +330,3 @@ def refuse_surprises(module: nn.Module) -> None:
     for what, found in surprises.items():
         if found:
             raise UserError(f"{kind.__name__} has {what}, which no Lipschitz rule can see: remove it")
-
-
-def _record_shapes(
-    net: nn.Module, input_shape: Shape
-) -> tuple[dict[nn.Module, set[tuple[Shape, Shape]]], set[nn.Module]]:
-    """The shapes of every module's inputs and outputs, and which modules overwrite their inputs, by a dry run."""
-    shapes: dict[nn.Module, set[tuple[Shape, Shape]]] = {}
-    versions: dict[nn.Module, int] = {}
-    overwriting: set[nn.Module] = set()
-
-    def count(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if inputs and isinstance(inputs[0], Tensor):
-            versions[module] = inputs[0]._version
-
-    def record(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        if inputs and isinstance(inputs[0], Tensor) and isinstance(output, Tensor):
-            shapes.setdefault(module, set()).add((tuple(inputs[0].shape[1:]), tuple(output.shape[1:])))
-            if inputs[0]._version != versions[module]:
-                overwriting.add(module)
-
-    like = next((t for t in [*net.parameters(), *net.buffers()] if t.is_floating_point()), torch.zeros(()))
-    with ExitStack() as stack:
-        stack.enter_context(torch.inference_mode(False))  # versions are counted outside of it only
-        stack.enter_context(torch.no_grad())
-        stack.enter_context(batch_means(net))  # shapes do not depend on means that nobody has set yet
-        for module in net.modules():
-            for handle in (module.register_forward_pre_hook(count), module.register_forward_hook(record)):
-                stack.callback(handle.remove)
-        try:
-            output = net(like.new_zeros(DRY_RUN, *input_shape))
-        except (RuntimeError, LookupError, ValueError, TypeError) as error:
-            raise UserError(f"the network does not take inputs of shape {input_shape}: {error}") from error
-    if not isinstance(output, Tensor) or output.shape[:1] != (DRY_RUN,):
-        got = f"a tensor of shape {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
-        raise UserError(f"expected one output for each of {DRY_RUN} inputs of shape {input_shape}, got {got}")
-    return shapes, overwriting

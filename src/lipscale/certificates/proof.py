@@ -27,6 +27,7 @@ class Proof:
     """What is proven about a network, made once for a set of weights; called with inputs it certifies them."""
 
     net: nn.Module  # the one that answers, in the arithmetic that is certified
+    input_shape: tuple[int, ...]
     dtype: torch.dtype
     bound: float  # the Lipschitz constant B
     pairwise: Tensor  # (C, C), see Certificate
@@ -39,9 +40,12 @@ class Proof:
             kind = inputs.dtype if isinstance(inputs, Tensor) else type(inputs).__name__
             raise UserError(f"certificates need a tensor of float32 or float64 inputs, got {kind}")
         self._require_arithmetic(inputs)
+        if tuple(inputs.shape[1:]) != self.input_shape:
+            raise UserError(f"the proof is about inputs of shape {self.input_shape}, got {tuple(inputs.shape[1:])}")
         if not inputs.isfinite().all():
             raise UserError("the inputs are not finite: no certificate is possible")
-        logits = [self.net(chunk.to(self.dtype)).double() for chunk in inputs.split(AT_ONCE)]
+        # in the memory in which the network was walked: in another, what copies may write into what it was given
+        logits = [self.net(chunk.to(self.dtype).contiguous()).double() for chunk in inputs.split(AT_ONCE)]
         norms = [chunk.flatten(1).double().norm(dim=1) for chunk in inputs.split(AT_ONCE)]
         empty = torch.zeros(0, len(self.pairwise), dtype=torch.float64, device=inputs.device)
         return Certificate(
@@ -113,13 +117,13 @@ def prove(
             with batch_means(answering):
                 classes = answering(like.new_zeros(2, *shape)).shape[1]
             pairwise = torch.full((classes, classes), math.inf, dtype=torch.float64, device=like.device)
-            return Proof(answering, dtype, math.inf, pairwise.fill_diagonal_(0.0), Affine(0.0, 0.0))
+            return Proof(answering, shape, dtype, math.inf, pairwise.fill_diagonal_(0.0), Affine(0.0, 0.0))
         walk = Walk.over(answering, shape)
         bound = walk(answering)
         classes = walk.outputs(answering)[0]
         generic = torch.full((classes, classes), math.sqrt(2) * bound, dtype=torch.float64, device=like.device)
         error = forward_error(answering, walk, dtype)
-        return Proof(answering, dtype, bound, _with_head(answering, walk, generic), error)
+        return Proof(answering, shape, dtype, bound, _with_head(answering, walk, generic), error)
 
 
 def certify(

@@ -92,8 +92,15 @@ def conv_norm(
 
 
 def norm_of(weight: Tensor, where: Geometry) -> float:
-    """See `conv_norm`."""
-    kernel = dilated(weight.detach().double(), where.dilation)
+    """See `conv_norm`. Squares of tiny numbers underflow, so a power of two is taken out, which rounds nothing."""
+    weight = weight.detach().double()
+    largest = float(weight.abs().max()) if weight.numel() else 0.0
+    exponent = min(max(-1000, math.frexp(largest)[1]), 1000) if math.isfinite(largest) else 0
+    return _norm_of(weight * 2.0**-exponent, where) * 2.0**exponent
+
+
+def _norm_of(weight: Tensor, where: Geometry) -> float:
+    kernel = dilated(weight, where.dilation)
     if len(kernel) == where.groups > 1:  # one output each: all at once
         return _group_norm(split_phases(kernel, where.stride).unsqueeze(1), where)
     kernels = kernel.chunk(where.groups)

@@ -40,13 +40,18 @@ class EvenOdd(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, [s | d], H / patch, W / patch)."""
         parts: Any = self.net
-        patches, conv, activation = parts[0], parts[1], parts[-1]  # export may have folded some into others
-        is_plain = type(conv) is OrthoConv2d and _is_plain_fold(activation) and conv.kernel_size[1] % 2 == 1
-        if is_plain and is_batch_last(x) and conv.is_product_on(seen := patches(x)):
-            return _FoldSides.apply(product(seen, self._parts_of(conv.weight), conv.scaled_bias()))
+        if self._is_plain() and is_batch_last(x) and parts[1].is_product_on(seen := parts[0](x)):
+            return _FoldSides.apply(product(seen, self._parts_of(parts[1].weight), parts[1].scaled_bias()))
         y, mirrored = self.net(torch.cat((x, x.flip(-1)))).unflatten(0, (2, x.shape[0]))
         s = torch.lerp(y, mirrored.flip(-1), 0.5)
         return joined((s, y - s))
+
+    def _is_plain(self) -> bool:
+        """Whether it is what it was made as, and nobody watches: export folds parts into others, users add some."""
+        parts: Any = self.net
+        if [*map(type, parts)] != [Patches, OrthoConv2d, HalfAbs] or any(map(is_watched, (parts, *parts))):
+            return False
+        return parts[0].size == self.patch and parts[1].kernel_size[1] % 2 == 1
 
     def _parts_of(self, kernel: Tensor) -> Tensor:
         """The kernels of (K + R K R) / 2 and (K - R K R) / 2, since R K R is a convolution, too; a bias is even."""

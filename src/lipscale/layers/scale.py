@@ -99,6 +99,10 @@ class ScaledLayer(AtScale):
 
     def _fingerprint(self) -> tuple[Any, ...]:
         tensors = (*self.parameters(), self.sigma)
-        # tensors made in inference mode have no version, and cannot be changed outside of it
-        versions = tuple((t.data_ptr(), None if t.is_inference() else t._version) for t in tensors)
+        # tensors made in inference mode have no version: their bytes tell whether they were changed there
+        versions = tuple((t.data_ptr(), _digest(t) if t.is_inference() else t._version) for t in tensors)
         return *versions, float(self.sigma)  # its value, too: versions miss what is written through .data
+
+
+def _digest(tensor: Tensor) -> int:
+    return hash(tensor.detach().cpu().numpy().tobytes())
