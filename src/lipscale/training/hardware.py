@@ -15,7 +15,7 @@ log = logging.getLogger("lipscale")
 
 # of glibc's mallopt
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-LARGE = 2**30
+LARGE, LARGE_BEFORE_2_35 = 2**30, 2**25  # older ones refuse more
 
 
 def has_bfloat16(device: torch.device) -> bool:
@@ -62,8 +62,9 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):  # another C library
         return
-    mallopt(M_MMAP_THRESHOLD, LARGE)
-    mallopt(M_TRIM_THRESHOLD, 2 * LARGE - 1)
+    # without the first the second would make things worse: it also ends glibc's own adjustment of both
+    if mallopt(M_MMAP_THRESHOLD, LARGE) or mallopt(M_MMAP_THRESHOLD, LARGE_BEFORE_2_35):
+        mallopt(M_TRIM_THRESHOLD, 2 * LARGE - 1)
 
 
 @contextmanager
