@@ -56,7 +56,7 @@ class Peer(ABC):
 
 
 class LiResNet(Peer):
-    """EMMA, NAdam, cosine; cut to what a core can train: 2 blocks (of 12), a dense part of 2 layers of 256 (8 of 2,048).
+    """EMMA, NAdam, cosine; cut to what a core trains: 2 blocks (of 12), a dense part of 2 layers of 256 (8 of 2,048).
 
     That part alone costs more than a whole network of ours. 5 power iterations a step (10); lookahead, generated images
     and RandAugment are left out.
