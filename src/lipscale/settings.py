@@ -54,7 +54,7 @@ class DataSettings(StageSettings):
     )
     cutout: int = setting(
         0,
-        "Side of a square that is blanked in every training image: for long trainings, which over-fit without it.",
+        "Side of a square that is blanked in every training image, against over-fitting in long trainings.",
         ge=0,
         le=64,
     )

@@ -50,8 +50,8 @@ def patchnet(
     Patches are cut so that the stem sees a grid of about 16 x 16, with `width` channels; the first two merges double
     them. With `mirror` features have an even and an odd part under reflection (`layers.EvenOdd`): an image and its
     mirror image get one answer, for half the products. `depth` residual 3x3 blocks may follow each merge: they cost
-    more time than all else, and at an equal time did not pay (docs/CIFAR.md). Nothing is normalised: biases suffice.
-    Sizes that do not fit are padded with zeros, which changes no distance.
+    more time than all else, and at an equal time did not pay (docs/CIFAR_TRIED.md). Nothing is normalised: biases
+    suffice. Sizes that do not fit are padded with zeros, which changes no distance.
     """
     sides = (image_size, image_size) if isinstance(image_size, int) else image_size
     patch = max(2, min(sides) // GRID)

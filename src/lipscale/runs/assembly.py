@@ -31,7 +31,7 @@ WITHOUT_CROPS = {"crop": "none", "crop+flip": "flip"}
 FEWEST_IN_A_BATCH = 32
 LEAST_CROP = 2  # pixels; one more from so many epochs on, another from so many
 MANY_EPOCHS = (20, 50)
-MIRRORED_FROM = 96  # channels: a narrower one gains no time by it that is worth its weights (docs/CIFAR.md)
+MIRRORED_FROM = 96  # channels: a narrower one gains no time by it that is worth its weights (docs/CIFAR_TRIED.md)
 # patchnet's unconstrained twin learns by AdamW, which wants more and longer steps than Muon: on held-out images of
 # CIFAR-10 accuracy was 0.716 after 15 epochs, and 0.61 with batches of 1,024 and the usual rate
 TWIN_BATCH, TWIN_RATE = 256, 0.004

@@ -21,7 +21,7 @@ from lipscale.training.optimizer import set_share
 WIDTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256)
 FIRST_WIDTH = 32
 # On CIFAR-10 narrow networks that see the data 10 to 23 times in an equal time end alike, wider and narrower ones
-# behind; a wide one goes on learning: width 128 gains two points of accuracy from 15 to 29 epochs (docs/CIFAR.md)
+# behind; a wide one goes on learning: width 128 gains two points of accuracy from 15 to 29 epochs (docs/CIFAR_TRIED.md)
 LEAST_EPOCHS, WIDTH_AN_EPOCH = 10, 5
 GROWTH = 1.6  # about how the time of an epoch grows with the width: a guess that is measured before it counts
 WARM_UP_STEPS, TIMED_STEPS = 2, 6
