@@ -79,40 +79,26 @@ def follow(
     like = next((t for t in [*module.parameters(), *module.buffers()] if t.is_floating_point()), torch.zeros(()))
     random = torch.Generator().manual_seed(0)
     graph: Graph | None = None
-    weights, writes = _Weights(module), False
-    tried: set[Shape] = set()
+    weights = _Weights(module)
     with torch.inference_mode(False), torch.no_grad(), batch_means(module):  # versions are counted outside of it only
-        for layout in sorted(layouts):  # row-major ones first
-            if layout.shape in tried and not writes:
-                continue  # only what is written in place reaches further in another layout
-            tried.add(layout.shape)
-            for batch in BATCHES:
-                numbers = torch.randn(batch, *layout.shape, generator=random) * 100 / batch**4  # large and small
-                x = layout.of(numbers.to(like))
-                run = _run_beside(module, traced, x, graph, weights, parts_of(traced))
-                graph, writes = run.taken(), writes or run.writes
-                for made, found in run.shapes.items():
-                    seen.setdefault(made, set()).add(found)
+        for layout in sorted(layouts, reverse=True):  # several samples first
+            memory = torch.randn(layout.extent, generator=random) * 100 / layout.shape[0] ** 4  # large and small
+            inputs = [layout.within(memory.to(like)) for _ in range(3)]  # which a module may write to
+            run = _run_beside(module, traced, inputs, graph, weights)
+            graph = run.taken()
+            for made, found in run.shapes.items():
+                seen.setdefault(made, set()).add(found)
     assert graph is not None
     return graph, seen
 
 
-def parts_of(traced: fx.GraphModule) -> list[nn.Module]:
-    """The modules that a graph calls."""
-    return [*{traced.get_submodule(str(node.target)) for node in traced.graph.nodes if node.op == "call_module"}]
-
-
 def _run_beside(
-    module: nn.Module,
-    traced: fx.GraphModule,
-    x: Tensor,
-    known: Graph | None,
-    weights: "_Weights",
-    parts: list[nn.Module],
+    module: nn.Module, traced: fx.GraphModule, inputs: Sequence[Tensor], known: Graph | None, weights: "_Weights"
 ) -> "_Run":
-    """The graph run on a batch, which must compute what the module does, twice."""
-    inputs = [x.clone() for _ in range(3)]  # which a module may write to
-    run, real = _Run(traced, len(x), known, weights, Watch(inputs[0])), Watch(inputs[1])
+    """The graph run on a batch of which there are three copies; it must compute what the module does, twice."""
+    batch = len(inputs[0])
+    parts = [*{traced.get_submodule(str(node.target)) for node in traced.graph.nodes if node.op == "call_module"}]
+    run, real = _Run(traced, batch, known, weights, Watch(inputs[0])), Watch(inputs[1])
     try:
         with run.watch.leaving_alone(parts):
             answers = [run.run(inputs[0])]
@@ -122,7 +108,7 @@ def _run_beside(
     except UserError:
         raise
     except Exception as error:  # of a user's code
-        raise UserError(f"it fails on a batch of {len(x)} ({brief(error)})") from error
+        raise UserError(f"it fails on a batch of {batch} ({brief(error)})") from error
     if not all(_equal(answer, answers[0]) for answer in answers[1:]):
         raise UserError("it does not compute twice what torch.fx has seen it compute once")
     weights.require_unchanged(module)
@@ -175,7 +161,6 @@ class _Run(fx.Interpreter):
         self.counts: dict[fx.Node, bool] = {}  # sizes that depend on the number of samples: whether they begin with it
         self.steps: list[Step] = []
         self.shapes: dict[nn.Module, tuple[Shape, Shape]] = {}
-        self.writes = False  # in place
 
     def taken(self) -> Graph:
         """The steps that were taken down."""
@@ -205,7 +190,6 @@ class _Run(fx.Interpreter):
             self._note_count(n, inputs)
         with self.watch:
             result = super().run_node(n)
-        self.writes |= any(_version(held) != self.versions[node] for node, held in inputs.items())
         self.versions[n] = _version(result)
         if kind == "value" and n.op not in ("placeholder", "output"):
             self._check(step, [kept.get(node) for node in step.sources], result)

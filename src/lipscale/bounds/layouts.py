@@ -4,31 +4,43 @@
 layout: a network must be looked at in those that its modules meet.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple, Self
 
 from torch import Tensor
 
 
 class Layout(NamedTuple):
-    """The shape of a batch's samples, and the axes of the batch from the outermost in memory to the innermost."""
+    """The shape of a batch and its strides as they are: gaps count, and so do the strides of axes of size 1."""
 
-    order: tuple[int, ...]
     shape: tuple[int, ...]
+    strides: tuple[int, ...]
 
     @classmethod
     def seen_in(cls, x: Tensor) -> Self:
         """That of a batch."""
-        strides = x.stride()
-        return cls(tuple(sorted(range(x.ndim), key=lambda axis: -strides[axis])), tuple(x.shape[1:]))
+        return cls(tuple(x.shape), x.stride())
 
-    def of(self, x: Tensor) -> Tensor:
-        """The same numbers in this layout."""
-        return x.permute(self.order).contiguous().permute([self.order.index(axis) for axis in range(x.ndim)])
+    @classmethod
+    def ordered(cls, shape: Sequence[int], order: Sequence[int]) -> Self:
+        """Without gaps, the axes from the outermost in memory to the innermost."""
+        strides, step = [0] * len(shape), 1
+        for axis in reversed(order):
+            strides[axis], step = step, step * max(shape[axis], 1)
+        return cls(tuple(shape), tuple(strides))
+
+    @property
+    def extent(self) -> int:
+        """How many numbers of memory it spans."""
+        return 1 + sum((size - 1) * step for size, step in zip(self.shape, self.strides, strict=True))
+
+    def within(self, memory: Tensor) -> Tensor:
+        """A batch in this layout, of a copy of this memory."""
+        return memory.clone().as_strided(self.shape, self.strides)
 
 
-def usual_layouts(shape: tuple[int, ...]) -> list[Layout]:
-    """Row-major, and of images with the channels innermost and with the batch innermost."""
-    axes = (*range(1 + len(shape)),)
-    if len(shape) < 2:
-        return [Layout(axes, shape)]
-    return [Layout(order, shape) for order in (axes, (0, *axes[2:], 1), (*axes[1:], 0))]
+def usual_layouts(shape: Sequence[int]) -> list[Layout]:
+    """Of a batch: row-major, and of images with the channels innermost and with the batch innermost."""
+    axes = (*range(len(shape)),)
+    orders = [axes] if len(shape) < 3 else [axes, (0, *axes[2:], 1), (*axes[1:], 0)]
+    return [Layout.ordered(shape, order) for order in orders]

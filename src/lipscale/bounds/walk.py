@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from importlib import import_module
-from itertools import product
 from typing import Any, Self
 
 import torch
@@ -18,7 +17,7 @@ from lipscale.errors import UserError
 from lipscale.layers import batch_means
 from lipscale.layers.evaluation import drop_caches
 from lipscale.layers.scale import UnitWeight
-from lipscale.layers.tracing import is_watched
+from lipscale.layers.tracing import is_watched, onlooker
 
 Shape = tuple[int, ...]
 # (module, bound) -> its Lipschitz bound; `bound(child)` bounds a module inside it, `bound.shape(module)` is its input's
@@ -40,8 +39,6 @@ REASONS = {
     "Hardshrink": "it jumps at its threshold",
     "Threshold": "it jumps at its threshold",
 }
-
-FAILURES = (RuntimeError, LookupError, ValueError, TypeError)  # of a network on inputs that it does not take
 
 
 def register_rule(kind: type[nn.Module], rule: Rule) -> None:
@@ -185,7 +182,9 @@ class Walk:
             raise UserError(REASONS.get(kind.__name__, "nobody has proven one"))
         if not self.shapes(module):
             raise UserError("torch.fx could follow it for an `input_shape`")
-        layouts = self._layouts.get(module) or {usual_layouts(shape)[0] for shape in self.shapes(module)}
+        # row-major, too: what makes the inputs may lay out other numbers of samples otherwise
+        row_major = {usual_layouts((batch, *shape))[0] for shape in self.shapes(module) for batch in BATCHES}
+        layouts = row_major | self._layouts.get(module, set())
         graph, shapes = follow(module, layouts, is_leaf, refuse_surprises)
         for made, found in shapes.items():
             self._shapes.setdefault(made, set()).update(found)
@@ -195,15 +194,17 @@ class Walk:
         """What every module takes and gives, and which overwrite their inputs, by dry runs in the usual layouts."""
         versions: dict[nn.Module, int] = {}
 
-        def count(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-            if inputs and isinstance(inputs[0], Tensor):
-                versions[module] = inputs[0]._version
+        @onlooker
+        def count(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if (x := _first(args, kwargs)) is not None:
+                versions[module] = x._version
 
-        def record(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-            if inputs and isinstance(inputs[0], Tensor) and isinstance(output, Tensor):
-                self._shapes.setdefault(module, set()).add((tuple(inputs[0].shape[1:]), tuple(output.shape[1:])))
-                self._layouts.setdefault(module, set()).add(Layout.seen_in(inputs[0]))
-                if inputs[0]._version != versions[module]:
+        @onlooker
+        def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            if (x := _first(args, kwargs)) is not None and isinstance(output, Tensor):
+                self._shapes.setdefault(module, set()).add((tuple(x.shape[1:]), tuple(output.shape[1:])))
+                self._layouts.setdefault(module, set()).add(Layout.seen_in(x))
+                if x._version != versions[module]:
                     self._overwriting.add(module)
 
         like = next((t for t in [*net.parameters(), *net.buffers()] if t.is_floating_point()), torch.zeros(()))
@@ -212,22 +213,19 @@ class Walk:
             stack.enter_context(torch.no_grad())
             stack.enter_context(batch_means(net))  # shapes do not depend on means that nobody has set yet
             for module in net.modules():
-                for handle in (module.register_forward_pre_hook(count), module.register_forward_hook(record)):
-                    stack.callback(handle.remove)
+                stack.callback(module.register_forward_pre_hook(count, with_kwargs=True).remove)
+                stack.callback(module.register_forward_hook(record, with_kwargs=True).remove)
+            first, *others = [layout for batch in BATCHES for layout in usual_layouts((batch, *input_shape))]
             try:
-                output = net(like.new_zeros(BATCHES[0], *input_shape))
-            except FAILURES as error:
+                output = net(first.within(like.new_zeros(first.extent)))
+            except (RuntimeError, LookupError, ValueError, TypeError) as error:
                 raise UserError(f"the network does not take inputs of shape {input_shape}: {error}") from error
-            if not isinstance(output, Tensor) or output.shape[:1] != BATCHES[:1]:
-                got = (
-                    f"a tensor of shape {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
-                )
-                raise UserError(
-                    f"expected one output for each of {BATCHES[0]} inputs of shape {input_shape}, got {got}"
-                )
-            for batch, layout in product(BATCHES, usual_layouts(input_shape)):
-                with suppress(*FAILURES):  # what fails on others answers none of them
-                    net(layout.of(like.new_zeros(batch, *input_shape)))
+            for layout in others:
+                with suppress(Exception):  # a network that fails on it answers nothing that could be wrong
+                    net(layout.within(like.new_zeros(layout.extent)))
+        if not isinstance(output, Tensor) or output.shape[:1] != BATCHES[:1]:
+            got = f"a tensor of shape {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
+            raise UserError(f"expected one output for each of {BATCHES[0]} inputs of shape {input_shape}, got {got}")
 
     def _require_own_input(self, module: nn.Module) -> None:
         """Refuse work in place on a value that others read, too."""
@@ -330,3 +328,9 @@ def refuse_surprises(module: nn.Module) -> None:
     for what, found in surprises.items():
         if found:
             raise UserError(f"{kind.__name__} has {what}, which no Lipschitz rule can see: remove it")
+
+
+def _first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """What a module is called with, if that is a batch."""
+    given = next(iter((*args, *kwargs.values())), None)
+    return given if isinstance(given, Tensor) and given.ndim else None

@@ -44,13 +44,16 @@ class Proof:
             raise UserError(f"the proof is about inputs of shape {self.input_shape}, got {tuple(inputs.shape[1:])}")
         if not inputs.isfinite().all():
             raise UserError("the inputs are not finite: no certificate is possible")
-        # in the memory in which the network was walked: in another, what copies may write into what it was given
-        logits = [self.net(chunk.to(self.dtype).contiguous()).double() for chunk in inputs.split(AT_ONCE)]
+        logits = [self.net(self._laid_out(chunk)).double() for chunk in inputs.split(AT_ONCE)]
         norms = [chunk.flatten(1).double().norm(dim=1) for chunk in inputs.split(AT_ONCE)]
         empty = torch.zeros(0, len(self.pairwise), dtype=torch.float64, device=inputs.device)
         return Certificate(
             self.bound, self.pairwise, torch.cat([empty, *logits]), torch.cat([empty[:, 0], *norms]), self.error
         )
+
+    def _laid_out(self, inputs: Tensor) -> Tensor:
+        """In row-major memory of their own: in another a network may copy less, and write to what others read."""
+        return inputs.to(self.dtype).clone(memory_format=torch.contiguous_format)
 
     def require_of(self, net: nn.Module, inputs: Tensor) -> None:
         """Refuse to speak of another network, or of weights that have changed since: it would be tried in vain."""

@@ -92,7 +92,7 @@ def conv_norm(
 
 
 def norm_of(weight: Tensor, where: Geometry) -> float:
-    """See `conv_norm`. Squares of tiny numbers underflow, so a power of two is taken out, which rounds nothing."""
+    """See `conv_norm`. Squares of tiny numbers underflow, so a power of two is taken out."""
     weight = weight.detach().double()
     largest = float(weight.abs().max()) if weight.numel() else 0.0
     exponent = min(max(-1000, math.frexp(largest)[1]), 1000) if math.isfinite(largest) else 0

@@ -105,4 +105,4 @@ class ScaledLayer(AtScale):
 
 
 def _digest(tensor: Tensor) -> int:
-    return hash(tensor.detach().cpu().numpy().tobytes())
+    return hash(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
