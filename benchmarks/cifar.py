@@ -42,8 +42,11 @@ VARIANTS = {
         **{"optimizer": "schedulefree", "precision": "float32", "batch_size": 128},
     },
 }
-# published: accuracy and certified accuracy at 36/255, in per cent
-YARDSTICKS = {"the paper, xi = 3, 15 h on a GPU": (76.9, 63.1), "the paper, xi = 0": (86.6, 34.5)}
+# published: accuracy and certified accuracy at 36/255, in per cent; and where the name stands clear of the lines
+YARDSTICKS = {
+    "the paper, xi = 3, 15 h on a GPU": (76.9, 63.1, {"x": 0.01, "ha": "left", "va": "bottom"}),
+    "the paper, xi = 0": (86.6, 34.5, {"x": 0.99, "ha": "right", "va": "top"}),
+}
 
 
 def one_run(variant, cpu, seed, data_dir, *, held_out, changes):
@@ -139,11 +142,10 @@ def draw(rows, path):
                     for cpu in sorted({row["cpu"] for row in rows if plan_of(row) == plan})
                 ]
                 axes.plot(*zip(*points, strict=True), marker="o", color=colour(i), label=plan)
-            for name, both in YARDSTICKS.items():
-                axes.axhline(both[0 if title == "accuracy" else 1], color="0.7", linewidth=0.8)
-                axes.annotate(
-                    name, (0.02, both[0 if title == "accuracy" else 1]), xycoords=("axes fraction", "data"), va="bottom"
-                )
+            for name, (*both, place) in YARDSTICKS.items():
+                level = both[0 if title == "accuracy" else 1]
+                axes.axhline(level, color="0.7", linewidth=0.8)
+                axes.text(y=level, s=name, fontsize=8, transform=axes.get_yaxis_transform(), **place)
             least, most = min(row["cpu"] for row in rows), max(row["cpu"] for row in rows)
             budgets = [budget for budget in BUDGETS if least <= budget <= most]
             axes.set(xscale="log", xlabel="CPU-seconds of training, one thread", title=f"{title}, per cent")
