@@ -132,7 +132,7 @@ class EvenOddActivation(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, [s | d], ...) -> (B, [s | d], ...)."""
-        if _is_plain_fold(self.activation) and not is_traced():
+        if type(self.activation) is HalfAbs and not is_watched(self.activation) and not is_traced():
             return _FoldSides.apply(x)
         s, d = halves(x)
         left, right = self.activation((s + d) * SQRT_HALF), self.activation((s - d) * SQRT_HALF)
@@ -145,11 +145,6 @@ class Even(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, [s | d], ...) -> (B, s, ...)."""
         return halves(x)[0]
-
-
-def _is_plain_fold(activation: nn.Module) -> bool:
-    """Whether it may be computed without being called: `HalfAbs` that nobody watches."""
-    return type(activation) is HalfAbs and not is_watched(activation)
 
 
 def _rotated(pixels: Tensor) -> Tensor:
